@@ -1,0 +1,141 @@
+"""Call the real ``flwr run`` and find the run folder that it left."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedapp.run_config import Value, toml_value
+from fedapp.site_data import write_site_files
+
+RUN_FOLDER_LINE = "run folder: "
+"""What the ServerApp prints before the absolute path of its run folder."""
+
+
+class FlowerRunError(RuntimeError):
+    """``flwr run`` could not be called, or ended without leaving a run folder."""
+
+
+def app_folder() -> Path:
+    """Return the folder that ``flwr run`` bundles: that of the packages, or the working one.
+
+    Raises
+    ------
+    FlowerRunError
+        If neither is this app.
+    """
+    candidates = [Path(__file__).resolve().parent.parent, Path.cwd()]
+    for folder in candidates:
+        project = folder / "pyproject.toml"
+        if project.is_file() and _is_this_app(project):
+            return folder
+    raise FlowerRunError(
+        "no app to bundle: call this in the folder of the app (the one with its pyproject.toml), "
+        "or run in this process (--in-process, backend='in-process')"
+    )
+
+
+def run_with_flower(
+    values: Mapping[str, Value],
+    *,
+    num_supernodes: int | None,
+    superlink: str = "",
+    echo: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Run the app by ``flwr run`` and return its run folder.
+
+    Parameters
+    ----------
+    values : mapping
+        Run configuration, flat.
+    num_supernodes : int or None
+        Simulated SuperNodes; None: as the federation is.
+    superlink : str
+        Name of a SuperLink connection of the Flower configuration; ``""``: the default one.
+    echo : callable
+        Gets every line of output.
+
+    Raises
+    ------
+    FlowerRunError
+        If the run left no folder; the text has the last lines of output.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapp-") as scratch:
+        toml = Path(scratch) / "run-config.toml"
+        toml.write_text("".join(f"{key} = {toml_value(val)}\n" for key, val in values.items()))
+        command = [_flwr(), "run", str(app_folder()), *([superlink] if superlink else [])]
+        command += ["--stream", "--run-config", str(toml)]
+        if num_supernodes is not None:
+            command += ["--federation-config", f"num-supernodes={num_supernodes}"]
+        lines = _stream(command, echo)
+    for line in lines:
+        if match := re.search(re.escape(RUN_FOLDER_LINE) + r"(/.*|[A-Za-z]:\\.*)$", line):
+            return Path(match[1].strip())
+    tail = "\n".join(line for line in lines[-15:] if line.strip())
+    raise FlowerRunError(f"`flwr run` left no run folder; its last lines:\n{tail}")
+
+
+def simulate_with_ray(
+    values: Mapping[str, Value],
+    *,
+    sites: Sequence[pd.DataFrame] | None,
+    num_sites: int,
+) -> Path:
+    """Run a simulation by ``flwr run``: frames go to files, one a site.
+
+    Returns
+    -------
+    Path
+        The run folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapp-sites-") as folder:
+        changed = dict(values)
+        if sites is not None:
+            write_site_files(sites, Path(folder))
+            changed[f"{values['task']}.data"] = folder
+            num_sites = len(sites)
+        changed["num-sites"] = num_sites
+        changed["run-dir"] = str(Path(str(values["run-dir"])).expanduser().resolve())
+        return run_with_flower(changed, num_supernodes=num_sites)
+
+
+def _stream(command: list[str], echo: Callable[[str], None]) -> list[str]:
+    # flwr starts `flower-superlink` by name: it must be found where this Python's scripts are,
+    # activated or not. Streamed logs come line by line only if Python does not buffer them.
+    scripts = str(Path(sys.executable).parent)
+    search = os.pathsep.join([scripts, os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": search, "PYTHONUNBUFFERED": "1"}
+    lines = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            echo(lines[-1])
+    return lines
+
+
+def _flwr() -> str:
+    found = shutil.which("flwr", path=str(Path(sys.executable).parent)) or shutil.which("flwr")
+    if found is None:
+        raise FlowerRunError("the command `flwr` is not installed: pip install 'flwr[simulation]'")
+    return found
+
+
+def _is_this_app(project: Path) -> bool:
+    try:
+        table = tomllib.loads(project.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return False
+    components = table.get("tool", {}).get("flwr", {}).get("app", {}).get("components", {})
+    return bool(components.get("serverapp") == "fedapp.server_app:app")

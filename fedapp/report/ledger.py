@@ -1,0 +1,109 @@
+"""The disclosure ledger, summed: who sent how much to whom in which step, and what it revealed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedapp.run_folder import LedgerRow
+
+SERVER = "server"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All messages of one step in one direction.
+
+    Attributes
+    ----------
+    step : str
+        Name of the step.
+    direction : str
+        ``"server → sites"``, ``"sites → server"`` or ``"site → site"`` (through the server).
+    exchanges : tuple of int
+        Exchanges in which it happened, ascending.
+    messages : int
+        Number of messages.
+    bytes : int
+        Their volume.
+    sealed : int
+        How many of them only their receiver could read.
+    reveals : tuple of str
+        What the receivers learn, each sentence once.
+    """
+
+    step: str
+    direction: str
+    exchanges: tuple[int, ...]
+    messages: int
+    bytes: int
+    sealed: int
+    reveals: tuple[str, ...]
+
+    @property
+    def sealed_words(self) -> str:
+        """Whether the messages were sealed, in words."""
+        if self.sealed in (0, self.messages):
+            return "sealed" if self.sealed else "in clear"
+        return f"{self.sealed} of {self.messages} sealed"
+
+
+def sum_flows(rows: Sequence[LedgerRow]) -> list[Flow]:
+    """Sum the ledger by step and direction, in the order in which each first happened."""
+    groups: dict[tuple[str, str], list[LedgerRow]] = {}
+    for row in sorted(rows, key=lambda row: row["exchange"]):
+        groups.setdefault((row["step"], _direction(row)), []).append(row)
+    return [
+        Flow(
+            step=step,
+            direction=direction,
+            exchanges=tuple(sorted({row["exchange"] for row in group})),
+            messages=len(group),
+            bytes=sum(row["bytes"] for row in group),
+            sealed=sum(row["sealed"] for row in group),
+            reveals=tuple(dict.fromkeys(row["reveals"] for row in group)),
+        )
+        for (step, direction), group in groups.items()
+    ]
+
+
+def site_traffic(rows: Sequence[LedgerRow]) -> dict[str, tuple[int, int]]:
+    """Return the bytes that each site sent and received, by its name."""
+    traffic: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        for site, sent in ((row["sender"], True), (row["receiver"], False)):
+            if site != SERVER:
+                out, back = traffic.get(site, (0, 0))
+                size = row["bytes"]
+                traffic[site] = (out + size, back) if sent else (out, back + size)
+    return dict(sorted(traffic.items()))
+
+
+def format_bytes(volume: int) -> str:
+    """Write a volume in decimal units: ``"812 B"``, ``"3.2 MB"``."""
+    if volume < 1000:
+        return f"{volume} B"
+    scaled = float(volume)
+    unit = ""
+    for larger in ("kB", "MB", "GB", "TB"):
+        if unit and scaled < 999.5:
+            break
+        scaled, unit = scaled / 1000, larger
+    return f"{scaled:.0f} {unit}" if scaled >= 99.95 else f"{scaled:.1f} {unit}"
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Write ascending whole numbers as ranges: ``"1, 3–32"``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(f"{low}–{high}" if high > low else str(low) for low, high in ranges)
+
+
+def _direction(row: LedgerRow) -> str:
+    if row["sender"] == SERVER:
+        return "server → sites"
+    return "sites → server" if row["receiver"] == SERVER else "site → site"

@@ -1,0 +1,280 @@
+"""The run configuration: every key once, checked, with all faults at once.
+
+The tasks' own models (``tasks/<task>/config.py``) and :class:`GeneralConfig` are the one source
+of keys, types, ranges, defaults and meanings. From them come the check of a run, the table in
+``pyproject.toml``, ``fedapp config`` and the configuration table of the report.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from tasks.survival.config import SurvivalConfig
+
+Value = bool | int | float | str
+
+
+class GeneralConfig(BaseModel):
+    """Settings that every task has (keys without a prefix)."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+    )
+
+    task: Annotated[Literal["survival"], Field(description="what to run")] = "survival"
+    seed: Annotated[
+        int, Field(ge=0, lt=2**63, description="seed of partitions, initial models and batches")
+    ] = 0
+    seeded_noise: Annotated[
+        bool,
+        Field(
+            description="draw protecting noise from the seed too: simulation only, it can be "
+            "subtracted by whoever knows the seed"
+        ),
+    ] = False
+    num_sites: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10_000,
+            description="simulation: sites to play when Flower's default of 2 SuperNodes is left "
+            "as it is; any other number of SuperNodes is the number of sites",
+        ),
+    ] = 5
+    min_sites: Annotated[
+        int, Field(ge=2, le=10_000, description="fewest sites with which a run goes on")
+    ] = 2
+    timeout: Annotated[
+        float,
+        Field(gt=0, le=604_800, allow_inf_nan=False, description="seconds to wait for a reply"),
+    ] = 600.0
+    run_dir: Annotated[
+        str, Field(min_length=1, description="folder in which run folders are made")
+    ] = "runs"
+    report: Annotated[bool, Field(description="make figures and report.html at the end")] = True
+
+
+TASK_CONFIGS: dict[str, type[BaseModel]] = {"survival": SurvivalConfig}
+"""The configuration model of each task; its keys carry the task's name as prefix."""
+
+
+class ConfigError(ValueError):
+    """The run configuration is not usable.
+
+    Parameters
+    ----------
+    faults : list of str
+        One line a fault: key, value, what is allowed.
+    """
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("run configuration: " + "; ".join(faults))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A checked run configuration.
+
+    Attributes
+    ----------
+    general : GeneralConfig
+        What every task has.
+    survival : SurvivalConfig
+        Settings of the survival task.
+    """
+
+    general: GeneralConfig
+    survival: SurvivalConfig
+
+    def flat(self) -> dict[str, Value]:
+        """Return every key that concerns the chosen task, with its value."""
+        chosen = self.general.task
+        return {
+            key.name: _plain(getattr(model, key.field))
+            for prefix, model in self._models()
+            if prefix in ("", chosen)
+            for key in _keys_of(type(model), prefix)
+        }
+
+    def _models(self) -> Iterator[tuple[str, BaseModel]]:
+        yield "", self.general
+        yield "survival", self.survival
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the run configuration, as users see it."""
+
+    name: str
+    field: str
+    type: str
+    allowed: str
+    default: Value
+    meaning: str
+
+
+def keys() -> list[Key]:
+    """Return every key in the order in which tables show them."""
+    found = list(_keys_of(GeneralConfig, ""))
+    for task, model in TASK_CONFIGS.items():
+        found.extend(_keys_of(model, task))
+    return found
+
+
+def defaults() -> dict[str, Value]:
+    """Return the default of every key."""
+    return {key.name: key.default for key in keys()}
+
+
+def read(values: Mapping[str, object]) -> RunConfig:
+    """Check a flat run configuration and return it as frozen models.
+
+    Parameters
+    ----------
+    values : mapping of str to bool, int, float or str
+        As Flower gives it; keys that are absent take their defaults.
+
+    Returns
+    -------
+    RunConfig
+        The checked configuration.
+
+    Raises
+    ------
+    ConfigError
+        With every fault: unknown keys (the nearest known one is named), wrong types, values out
+        of range.
+    """
+    faults = [unknown_key(name) for name in values if name not in defaults()]
+    models: dict[str, BaseModel] = {}
+    for prefix, model in [("", GeneralConfig), *TASK_CONFIGS.items()]:
+        known = {key.name: key for key in _keys_of(model, prefix)}
+        part = {
+            known[name].field.replace("_", "-"): value
+            for name, value in values.items()
+            if name in known
+        }
+        try:
+            models[prefix] = model.model_validate(part)
+        except ValidationError as error:
+            faults.extend(_fault_lines(error, prefix))
+    if not faults:
+        config = RunConfig(
+            general=typing.cast(GeneralConfig, models[""]),
+            survival=typing.cast(SurvivalConfig, models["survival"]),
+        )
+        faults.extend(_combination_faults(config))
+    if faults:
+        raise ConfigError(faults)
+    return config
+
+
+def unknown_key(name: str) -> str:
+    """Return the fault line of a key that does not exist, with the nearest that does."""
+    near = difflib.get_close_matches(name, defaults(), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`fedapp config` lists all keys"
+    return f"{name}: unknown key; {hint}"
+
+
+def pyproject_table() -> str:
+    """Return the text of ``[tool.flwr.app.config]`` that belongs into ``pyproject.toml``."""
+    lines = ["[tool.flwr.app.config]"]
+    task = ""
+    for key in keys():
+        prefix, _, name = key.name.rpartition(".")
+        if prefix != task:
+            task = prefix
+            lines += ["", f"[tool.flwr.app.config.{prefix}]"]
+        lines.append(f"{name} = {toml_value(key.default)}  # {key.meaning} ({key.allowed})")
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Value) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # A JSON string is a TOML basic string; repr of a float keeps all digits.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _combination_faults(config: RunConfig) -> list[str]:
+    survival = config.survival
+    faults = []
+    if survival.event_value == survival.censored_value:
+        faults.append(
+            f"survival.event-value and survival.censored-value: both {survival.event_value!r}; "
+            "they must differ"
+        )
+    return faults
+
+
+def _keys_of(model: type[BaseModel], prefix: str) -> Iterator[Key]:
+    for field, info in model.model_fields.items():
+        name = field.replace("_", "-")
+        yield Key(
+            name=f"{prefix}.{name}" if prefix else name,
+            field=field,
+            type=_type_name(info.annotation),
+            allowed=_allowed(info),
+            default=_plain(info.default),
+            meaning=info.description or "",
+        )
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a configuration value is a bool, int, float or str, not {type(value)}")
+
+
+def _type_name(annotation: object) -> str:
+    if typing.get_origin(annotation) is Literal:
+        return type(typing.get_args(annotation)[0]).__name__
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join(_type_name(part) for part in typing.get_args(annotation))
+    return getattr(annotation, "__name__", str(annotation))
+
+
+_BOUNDS = {"Ge": ("ge", ">="), "Gt": ("gt", ">"), "Le": ("le", "<="), "Lt": ("lt", "<")}
+
+
+def _allowed(info: FieldInfo) -> str:
+    """Say what a key allows, in words that tables and fault lines share."""
+    if typing.get_origin(info.annotation) is Literal:
+        return " | ".join(json.dumps(choice) for choice in typing.get_args(info.annotation))
+    bounds = []
+    pattern = ""
+    for rule in info.metadata:
+        if type(rule).__name__ in _BOUNDS:
+            attribute, sign = _BOUNDS[type(rule).__name__]
+            bounds.append(f"{sign} {getattr(rule, attribute):,}".replace(",", " "))
+        elif getattr(rule, "pattern", None):
+            pattern = f" of the form {rule.pattern}"
+    name = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}
+    kind = name.get(_type_name(info.annotation), _type_name(info.annotation))
+    return f"{kind}{pattern}" + (f" {' and '.join(bounds)}" if bounds else "")
+
+
+def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
+    model = TASK_CONFIGS.get(prefix, GeneralConfig)
+    allowed = {key.field.replace("_", "-"): key for key in _keys_of(model, prefix)}
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = allowed[str(fault["loc"][0])]
+        value: Any = fault["input"]
+        lines.append(f"{key.name} = {value!r}: must be {key.allowed}")
+    return lines

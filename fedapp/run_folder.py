@@ -1,0 +1,363 @@
+"""The folder a run leaves behind: configuration, status, metrics, ledger, model and figures.
+
+A reader never sees half a file, and what is written is strict JSON: a number that does not exist
+(NaN, infinity) is left out together with its key.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict, get_type_hints
+
+from fedapp.fingerprint import code_fingerprint
+from fedapp.strict_json import (
+    append_lines,
+    decode,
+    encode,
+    plain,
+    replace_bytes,
+    replace_json,
+)
+
+CONFIG = "config.json"
+STATUS = "status.json"
+METRICS = "metrics.jsonl"
+LEDGER = "ledger.jsonl"
+FIGURES = "figures"
+
+STATUSES = ("running", "ok", "not-estimable", "refused", "failed")
+
+_TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_VERSIONED = ("flwr", "torch", "numpy")
+_NAME_ATTEMPTS = 100
+
+
+class RunFolderError(Exception):
+    """A run folder cannot be made or read; the message names the file and what is wrong."""
+
+
+class LedgerRow(TypedDict):
+    """One message of a run, as the disclosure ledger holds it.
+
+    ``exchange`` counts from 1; ``sender`` and ``receiver`` are site names or ``"server"``;
+    ``sealed`` says that only the receiver can read the content; ``reveals`` is the sentence
+    on what the receiver learns.
+    """
+
+    exchange: int
+    step: str
+    sender: str
+    receiver: str
+    bytes: int
+    sealed: bool
+    reveals: str
+
+
+_ROW_TYPES: dict[str, type] = get_type_hints(LedgerRow)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What the files of a run folder say.
+
+    Attributes
+    ----------
+    path : Path
+        The run folder.
+    config : dict
+        Content of ``config.json``: ``task``, ``seed``, ``runtime``, ``versions``, ``config``
+        (key to value), ``defaults`` and ``meanings`` (by the same keys).
+    status : dict
+        Content of ``status.json``.
+    rounds : list of dict
+        Lines of ``metrics.jsonl`` that are not the summary, in the order written.
+    summary : dict
+        Last summary line of ``metrics.jsonl``; empty if the run has none.
+    ledger : list of LedgerRow
+        Lines of ``ledger.jsonl``.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    status: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    summary: dict[str, Any]
+    ledger: list[LedgerRow]
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return str(self.config.get("task", ""))
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """Value of one key of the resolved configuration, for example ``"survival.rounds"``."""
+        return self.config.get("config", {}).get(key, default)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, to write while it goes on and to read afterwards.
+
+    Make one with `create` or `open`; ``path`` is absolute.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, base: Path, *, task: str) -> RunFolder:
+        """Make a new folder ``<base>/<UTC timestamp>-<task>-<random>`` with status ``running``.
+
+        Parameters
+        ----------
+        base : Path
+            Folder that holds the runs; made if it does not exist.
+        task : str
+            Name of the task: lower-case letters and digits, in words joined by ``-``.
+
+        Raises
+        ------
+        RunFolderError
+            The name of the task is malformed, or the folder cannot be made.
+        """
+        if not _TASK_NAME.fullmatch(task):
+            raise RunFolderError(
+                f"task = {task!r}: must be lower-case letters and digits, in words joined by '-'"
+            )
+        started = datetime.now(UTC)
+        folder = cls(_new_folder(base.expanduser().resolve(), started=started, task=task))
+        folder.figures.mkdir()
+        replace_json(folder.path / CONFIG, {"task": task, "versions": _versions()})
+        for name in (METRICS, LEDGER):
+            replace_bytes(folder.path / name, b"")
+        folder._write_status("running", reason="", started=_timestamp(started))
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open the folder of an earlier run.
+
+        Raises
+        ------
+        RunFolderError
+            The folder does not exist, or is not a run folder; says which files it lacks.
+        """
+        path = path.expanduser().resolve()
+        if not path.is_dir():
+            raise RunFolderError(f"{path}: no such folder")
+        missing = [
+            name for name in (CONFIG, STATUS, METRICS, LEDGER) if not (path / name).is_file()
+        ]
+        if missing:
+            raise RunFolderError(f"{path} is not a run folder: it lacks {', '.join(missing)}")
+        return cls(path)
+
+    @property
+    def figures(self) -> Path:
+        """Folder of the figures."""
+        return self.path / FIGURES
+
+    def model_path(self, suffix: str = ".npz") -> Path:
+        """Where the trained model belongs; write it inside `replacing` or with `write_bytes`."""
+        return self.path / f"model{suffix}"
+
+    def write_config(
+        self,
+        config: Mapping[str, Any],
+        *,
+        seed: int | None,
+        runtime: str,
+        defaults: Mapping[str, Any] | None = None,
+        meanings: Mapping[str, str] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write ``config.json``.
+
+        Parameters
+        ----------
+        config : mapping
+            Resolved run configuration: dotted kebab-case key to value, of this task only.
+        seed : int or None
+            Seed of the run; None if its randomness came from the operating system.
+        runtime : str
+            What ran it: ``"flwr-simulation"``, ``"flwr-serverapp"`` or ``"in-process"``.
+        defaults, meanings : mapping, optional
+            Default and one-line meaning of the same keys. The report needs them to mark what
+            was changed and to explain it, since it reads nothing but the run folder. Other keys
+            in them are ignored.
+        versions : mapping, optional
+            Further versions to record, next to those of Python, fedapp, flwr, torch and numpy.
+        """
+        document = {
+            "task": self._read_json(CONFIG).get("task", ""),
+            "seed": seed,
+            "runtime": runtime,
+            "config": config,
+            "defaults": {key: value for key, value in (defaults or {}).items() if key in config},
+            "meanings": {key: value for key, value in (meanings or {}).items() if key in config},
+            "versions": {**_versions(), **(versions or {})},
+        }
+        replace_json(self.path / CONFIG, document)
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``; keys whose number does not exist are left out."""
+        append_lines(self.path / METRICS, [encode(metrics)])
+
+    def write_ledger(self, rows: Sequence[LedgerRow]) -> None:
+        """Write the whole ledger, in place of what was there."""
+        lines = _ledger_lines(rows)
+        replace_bytes(self.path / LEDGER, "".join(f"{line}\n" for line in lines).encode())
+
+    def append_ledger(self, rows: Iterable[LedgerRow]) -> None:
+        """Add rows to the ledger, so that a run which dies has said what it disclosed."""
+        append_lines(self.path / LEDGER, _ledger_lines(rows))
+
+    def write_json(self, name: str, document: Mapping[str, Any]) -> Path:
+        """Write a further JSON file, for example ``curves.json``."""
+        return replace_json(self.path / name, document)
+
+    def write_bytes(self, name: str, content: bytes) -> Path:
+        """Write a further file, for example the model."""
+        return replace_bytes(self.path / name, content)
+
+    def finish(
+        self, status: str, reason: str = "", summary: Mapping[str, Any] | None = None
+    ) -> None:
+        """Say how the run ended; with a summary, append it to the metrics first.
+
+        Parameters
+        ----------
+        status : str
+            ``"ok"``, ``"not-estimable"``, ``"refused"`` or ``"failed"``.
+        reason : str
+            Why, if it is not ``"ok"``.
+        summary : mapping, optional
+            Flat results. ``summary: true`` and ``status`` are added to the line.
+        """
+        if status not in STATUSES[1:]:
+            raise ValueError(f"status = {status!r}: must be one of {', '.join(STATUSES[1:])}")
+        if summary is not None:
+            self.append_metrics({**summary, "summary": True, "status": status})
+        started = self._read_json(STATUS).get("started", "")
+        finished = _timestamp(datetime.now(UTC))
+        self._write_status(status, reason=reason, started=started, finished=finished)
+
+    def read(self) -> RunRecord:
+        """Read the whole folder.
+
+        Raises
+        ------
+        RunFolderError
+            A file is not what it should be; names the file and the line.
+        """
+        lines = self._read_lines(METRICS)
+        summaries = [line for line in lines if line.get("summary") is True]
+        ledger = self._read_lines(LEDGER)
+        _refuse_bad_rows(ledger, where=str(self.path / LEDGER))
+        return RunRecord(
+            path=self.path,
+            config=self._read_json(CONFIG),
+            status=self._read_json(STATUS),
+            rounds=[line for line in lines if line.get("summary") is not True],
+            summary=summaries[-1] if summaries else {},
+            ledger=ledger,  # type: ignore[arg-type]  # checked row by row above
+        )
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Content of a further JSON file; None if the run did not leave it."""
+        return self._read_json(name) if (self.path / name).is_file() else None
+
+    def _write_status(self, status: str, **details: str) -> None:
+        document = {"status": status, **details, "run-folder": str(self.path)}
+        replace_json(self.path / STATUS, document)
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        return _parse(_read_text(self.path / name), where=str(self.path / name))
+
+    def _read_lines(self, name: str) -> list[dict[str, Any]]:
+        # Split at "\n" alone: str.splitlines also splits at U+2028 and others that JSON allows in
+        # strings. The piece after the last "\n" is empty, or an append that was cut short.
+        *complete, _ = _read_text(self.path / name).split("\n")
+        return [
+            _parse(line, where=f"{self.path / name}, line {number}")
+            for number, line in enumerate(complete, start=1)
+        ]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error})") from None
+
+
+def _parse(text: str, *, where: str) -> dict[str, Any]:
+    try:
+        return decode(text)
+    except ValueError as error:
+        raise RunFolderError(f"{where}: {error}") from None
+
+
+def _ledger_lines(rows: Iterable[LedgerRow]) -> list[str]:
+    converted = [plain(row, name="ledger row") for row in rows]
+    _refuse_bad_rows(converted, where="ledger")
+    return [encode(row) for row in converted]
+
+
+def _refuse_bad_rows(rows: Sequence[Mapping[str, Any]], *, where: str) -> None:
+    faults = [
+        f"row {number}: {fault}"
+        for number, row in enumerate(rows, start=1)
+        for fault in _faults(row)
+    ]
+    if faults:
+        raise RunFolderError(f"{where}: {'; '.join(faults)}")
+
+
+def _faults(row: Mapping[str, Any]) -> list[str]:
+    faults = [f"key {key!r} is unknown" for key in row if key not in _ROW_TYPES]
+    for key, kind in _ROW_TYPES.items():
+        lowest = 1 if key == "exchange" else 0
+        if key not in row:
+            faults.append(f"{key} is missing")
+        elif type(row[key]) is not kind:
+            faults.append(f"{key} must be of type {kind.__name__}")
+        elif kind is int and row[key] < lowest:
+            faults.append(f"{key} = {row[key]}: must be at least {lowest}")
+    return faults
+
+
+def _new_folder(base: Path, *, started: datetime, task: str) -> Path:
+    stamp = started.strftime("%Y%m%dT%H%M%SZ")
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for _ in range(_NAME_ATTEMPTS):
+            path = base / f"{stamp}-{task}-{secrets.token_hex(3)}"
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise RunFolderError(f"{base}: cannot make a run folder there ({error.strerror})") from None
+    raise RunFolderError(f"{base}: found no free name for a run folder")
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "fedapp": code_fingerprint()}
+    for package in _VERSIONED:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions

@@ -1,0 +1,141 @@
+"""The ServerApp: check the run configuration, run the task's strategy, leave a run folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from logging import ERROR, INFO
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from fedapp import run_config, survival_run
+from fedapp.flower_run import RUN_FOLDER_LINE
+from fedapp.hosted_sites import with_hosted_sites
+from fedapp.run_config import RunConfig, Value
+from fedapp.run_folder import RunFolder
+from strategies.exchange import Exchange, TooFewSites
+from strategies.membership import Refused
+from strategies.survival import NotEstimable
+
+app = ServerApp()
+
+TaskRun = Callable[[Exchange, RunConfig, RunFolder], dict[str, Any]]
+
+TASKS: dict[str, TaskRun] = {"survival": survival_run.run}
+"""What runs a task over an Exchange, writes its files and returns the summary."""
+
+
+class RunEnded(RuntimeError):
+    """The run has no result; Flower then shows it as failed."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the task that the run configuration names."""
+    folder = run_task(grid, context.run_config, started=time.time())
+    status = RunFolder.open(folder).read().status
+    if status["status"] != "ok":
+        raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None
+
+
+def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path:
+    """Run a task to its end and return its run folder.
+
+    Whatever happens is in the folder's ``status.json``: ``ok``, ``not-estimable``, ``refused``
+    (configuration, sites or data do not allow the run) or ``failed``.
+
+    Parameters
+    ----------
+    grid : Grid
+        Of any runtime.
+    values : mapping
+        The run configuration, flat.
+    started : float
+        Unix time at which the run began.
+    """
+    faults, config = _checked(values)
+    folder = RunFolder.create(Path(config.general.run_dir), task=config.general.task)
+    # Printed before anything else can fail: whoever called finds the folder by this line.
+    log(INFO, "%s%s", RUN_FOLDER_LINE, folder.path)
+    if faults:
+        return _end(folder, "refused", "; ".join(faults), {}, None, started)
+    chosen = config.flat()
+    folder.write_config(
+        chosen,
+        seed=config.general.seed,
+        runtime=_runtime(grid),
+        defaults=run_config.defaults(),
+        meanings={key.name: key.meaning for key in run_config.keys()},
+    )
+    exchange = Exchange.around(
+        with_hosted_sites(grid, config.general.num_sites),
+        timeout=config.general.timeout,
+        min_sites=config.general.min_sites,
+        disclosures=survival_run.DISCLOSURES,
+    )
+    status, reason, summary = "failed", "", {}
+    try:
+        summary = TASKS[config.general.task](exchange, config, folder)
+        status = "ok"
+    except NotEstimable as end:
+        status, reason = "not-estimable", str(end)
+    except (Refused, TooFewSites) as end:
+        begun = exchange.count > 1
+        status, reason = "failed" if begun else "refused", str(end)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        log(ERROR, "the run failed", exc_info=error)
+    path = _end(folder, status, reason, summary, exchange, started)
+    if config.general.report and status == "ok":
+        from fedapp.report import write_report
+
+        log(INFO, "report: %s", write_report(path))
+    log(INFO, "%s%s", RUN_FOLDER_LINE, path)
+    return path
+
+
+def _checked(values: Mapping[str, Value]) -> tuple[list[str], RunConfig]:
+    """Return what is wrong with the configuration, and one to write the folder by."""
+    try:
+        return [], run_config.read(values)
+    except run_config.ConfigError as error:
+        try:
+            kept = {"run-dir": values["run-dir"]} if "run-dir" in values else {}
+            return error.faults, run_config.read(kept)
+        except run_config.ConfigError:
+            return error.faults, run_config.read({})
+
+
+def _end(
+    folder: RunFolder,
+    status: str,
+    reason: str,
+    summary: Mapping[str, Any],
+    exchange: Exchange | None,
+    started: float,
+) -> Path:
+    common: dict[str, Any] = {"seconds": round(time.time() - started, 3)}
+    if exchange is not None:
+        folder.write_ledger(exchange.ledger)  # type: ignore[arg-type]  # checked when written
+        common |= {
+            "exchanges": exchange.count,
+            "bytes": exchange.bytes_sent(),
+            "faults": [str(fault) for fault in exchange.faults],
+        }
+    if reason:
+        common["reason"] = reason
+        log(ERROR, "%s: %s", status, reason)
+    folder.finish(status, reason, {**summary, **common})
+    return folder.path
+
+
+def _runtime(grid: Grid) -> str:
+    from fedapp.simulation import InProcessGrid
+
+    if isinstance(grid, InProcessGrid):
+        return "in-process"
+    return str(grid.run.primary_task_type)

@@ -1,0 +1,264 @@
+"""Run a task in this process: no Ray, no server. For tests, notebooks and small studies.
+
+The same ServerApp, strategies and ClientApp run as under ``flwr run``; only the Grid is another
+one. With the same seed, and no privatization, the result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp import run_config
+
+CLIENT_APP_RAISED = 2
+"""Flower's code of an exception in a ClientApp."""
+
+NodeConfig = Mapping[str, bool | int | float | str]
+
+
+class InProcessGrid(Grid):
+    """A Grid whose nodes are Contexts in this process.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        What every node runs.
+    node_configs : sequence of mapping
+        One a node, as ``--node-config`` of a SuperNode.
+    run_config : mapping
+        The run configuration that nodes see.
+
+    Notes
+    -----
+    A message is handled when it is sent, one node after the other. As in a deployment, a node
+    gets a copy of the message, and its state is kept only if its handler returned.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        node_configs: Sequence[NodeConfig],
+        run_config: Mapping[str, bool | int | float | str],
+    ) -> None:
+        self.client_app = client_app
+        run_id = secrets.randbits(62)
+        self._run = Run.create_empty(run_id)
+        self._run.primary_task_type = TaskType.SIMULATION
+        self.contexts = {
+            node_id: Context(
+                run_id=run_id,
+                node_id=node_id,
+                node_config=dict(node_config),
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for node_id, node_config in enumerate(node_configs, start=1)
+        }
+        self._replies: dict[str, Message] = {}
+        self._ids = itertools.count(1)
+        _become_server(run_id)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message (Flower's older way)."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let every addressed node handle its message."""
+        message_ids = []
+        for message in messages:
+            message_id = f"message-{next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self._replies[message_id] = self._handle(copy.deepcopy(message))
+            message_ids.append(message_id)
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages; each is given out once."""
+        return [self._replies.pop(key) for key in list(message_ids) if key in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return all replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _handle(self, message: Message) -> Message:
+        context = self.contexts.get(message.metadata.dst_node_id)
+        if context is None:
+            return Message(Error(CLIENT_APP_RAISED, "no such node"), reply_to=message)
+        trial = copy.deepcopy(context)
+        try:
+            reply = self.client_app(message, trial)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        context.state = trial.state
+        reply.metadata.__dict__["_message_id"] = f"reply-{next(self._ids)}"
+        return reply
+
+
+def _become_server(run_id: int) -> None:
+    """Set what Flower wants to know of the process before it lets a message be built."""
+    TaskIdentity.run_id = run_id
+    TaskIdentity.task_id = 0
+    TaskIdentity.node_id = 0
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """What a simulated run gave.
+
+    Attributes
+    ----------
+    summary : dict
+        Plain numbers and strings, keys kebab-case: the last line of ``metrics.jsonl``.
+    ledger : list of dict
+        Every message: exchange, step, sender, receiver, bytes, sealed, reveals.
+    exchanges : int
+        Server-to-nodes-and-back exchanges.
+    run_folder : Path
+        Absolute path of the run folder.
+    """
+
+    summary: dict[str, Any]
+    ledger: list[dict[str, Any]]
+    exchanges: int
+    run_folder: Path
+
+
+def simulate(
+    task: str,
+    *,
+    sites: Sequence[pd.DataFrame] | None = None,
+    config: Mapping[str, bool | int | float | str] | None = None,
+    seed: int = 0,
+    backend: Literal["in-process", "ray"] = "in-process",
+    num_sites: int | None = None,
+    site_names: Sequence[str] | None = None,
+) -> SimulationResult:
+    """Run a task over simulated sites and return its result.
+
+    Parameters
+    ----------
+    task : str
+        ``"survival"``.
+    sites : sequence of DataFrame, optional
+        One a site; None: the data of the configuration (the task's bundled data set by default)
+        dealt to `num_sites` sites.
+    config : mapping, optional
+        Keys of the run configuration that differ from their defaults; ``fedapp config`` lists
+        them. ``report`` is false here unless given, since figures take longer than small runs.
+    seed : int
+        Seed of partitions, initial models and batches.
+    backend : {"in-process", "ray"}
+        ``"ray"`` writes the frames to files and calls the real ``flwr run``.
+    num_sites : int, optional
+        How many sites share the data of the configuration; default its ``num-sites``.
+    site_names : sequence of str, optional
+        Names of `sites`; default ``site-0``, ``site-1``, ...
+
+    Returns
+    -------
+    SimulationResult
+        Also when the run was refused or its result does not exist: ``summary["status"]`` is
+        ``"ok"``, ``"not-estimable"`` or ``"refused"``, the latter two with ``"reason"``.
+
+    Raises
+    ------
+    fedapp.run_config.ConfigError
+        If the configuration is not usable.
+    """
+    values = {"report": False, **(config or {}), "task": task, "seed": seed}
+    checked = run_config.read(values)
+    full = {**run_config.defaults(), **values}
+    if sites is not None and not len(sites):
+        raise ValueError("sites: empty; give one DataFrame a site")
+    if backend == "ray":
+        from fedapp import flower_run
+
+        if site_names is not None:
+            raise ValueError("site_names: only with backend 'in-process'; Ray's are site-0, ...")
+        folder = flower_run.simulate_with_ray(
+            full, sites=sites, num_sites=num_sites or checked.general.num_sites
+        )
+    elif backend == "in-process":
+        folder = _run_in_process(full, sites, num_sites or checked.general.num_sites, site_names)
+    else:
+        raise ValueError(f"backend = {backend!r}: must be 'in-process' or 'ray'")
+    return read_result(folder)
+
+
+def read_result(folder: Path) -> SimulationResult:
+    """Read what a finished run left in its folder."""
+    ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    metrics = (folder / "metrics.jsonl").read_text().splitlines()
+    return SimulationResult(
+        summary=json.loads(metrics[-1]),
+        ledger=ledger,
+        exchanges=max((entry["exchange"] for entry in ledger), default=0),
+        run_folder=folder,
+    )
+
+
+def _run_in_process(
+    values: Mapping[str, bool | int | float | str],
+    sites: Sequence[pd.DataFrame] | None,
+    num_sites: int,
+    site_names: Sequence[str] | None,
+) -> Path:
+    from fedapp import client_app, server_app, site_data
+
+    registered: list[str] = []
+    try:
+        if sites is None:
+            nodes: list[NodeConfig] = [
+                {"partition-id": part, "num-partitions": num_sites} for part in range(num_sites)
+            ]
+        else:
+            registered = [site_data.register_frame(frame) for frame in sites]
+            names = site_names or [f"site-{part}" for part in range(len(sites))]
+            nodes = [
+                {"site-name": name, "data-path": f"{site_data.MEMORY_PREFIX}{key}"}
+                for name, key in zip(names, registered, strict=True)
+            ]
+        grid = InProcessGrid(client_app.app, nodes, values)
+        return server_app.run_task(grid, values, started=time.time())
+    finally:
+        for key in registered:
+            site_data.forget_frame(key)

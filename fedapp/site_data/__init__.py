@@ -1,0 +1,44 @@
+"""Where a node's rows come from: its own file, a frame of this process, or its part of a data set.
+
+================  ==========================================================================
+module            subject
+================  ==========================================================================
+``source``        which of them a node uses, and its name: `load_frame`, `site_name`
+``columns``       what every table must fulfil, wherever it comes from
+``files``         CSV and Parquet files, one file a site
+``bundled``       data sets that come with the dependencies, and the encoding of text columns
+================  ==========================================================================
+
+Every fault is a `tasks.site.faults.SiteFault`: it may travel to the server, so it holds names,
+positions, counts and configuration values, and never what a row says.
+"""
+
+from __future__ import annotations
+
+from fedapp.site_data.bundled import BUNDLED, BundledData, Encoding, encode
+from fedapp.site_data.columns import checked_frame
+from fedapp.site_data.files import read_file, write_site_files
+from fedapp.site_data.source import (
+    MEMORY_PREFIX,
+    bundled_set,
+    forget_frame,
+    load_frame,
+    register_frame,
+    site_name,
+)
+
+__all__ = [
+    "BUNDLED",
+    "MEMORY_PREFIX",
+    "BundledData",
+    "Encoding",
+    "bundled_set",
+    "checked_frame",
+    "encode",
+    "forget_frame",
+    "load_frame",
+    "read_file",
+    "register_frame",
+    "site_name",
+    "write_site_files",
+]

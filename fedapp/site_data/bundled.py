@@ -1,0 +1,138 @@
+"""Data sets that come with the dependencies, and the encoding of their text columns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from fedapp.site_data.files import read_file
+from tasks.site.faults import SiteFault
+
+Encoding: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Column name to its declared categories and their numbers; plain JSON."""
+
+
+@dataclass(frozen=True, eq=False)
+class BundledData:
+    """A named data set.
+
+    Attributes
+    ----------
+    name : str
+        What the ``data`` key of the run configuration says.
+    task : str
+        Task that it is meant for.
+    source, licence : str
+        Words for the report.
+    load : callable
+        Gives the data as their source has them, text columns as text.
+    time, event : str
+        Columns of a survival data set; ``""`` for other tasks.
+    encoding : Encoding
+        Declared categories of text columns; `encode` applies it.
+    """
+
+    name: str
+    task: str
+    source: str
+    licence: str
+    load: Callable[[], pd.DataFrame]
+    time: str = ""
+    event: str = ""
+    encoding: Encoding = field(default_factory=dict)
+
+
+def encode(frame: pd.DataFrame, encoding: Encoding) -> pd.DataFrame:
+    """Replace declared categories by their numbers.
+
+    Missing values stay missing, columns that the frame does not have are passed over, and a
+    column of numbers is taken as encoded already if it holds declared numbers only. So encoding
+    twice is encoding once.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Left as it is. Its column names are unique (see `checked_frame`).
+    encoding : Encoding
+        Categories and numbers of a column.
+
+    Returns
+    -------
+    DataFrame
+        A new frame; encoded columns are float64.
+
+    Raises
+    ------
+    SiteFault
+        ``unknown-category``: one reason a column, with the number of rows.
+    """
+    encoded: dict[str, np.ndarray] = {}
+    reasons: list[str] = []
+    for name, numbers in encoding.items():
+        if name not in frame.columns:
+            continue
+        encoded[name], unknown = _encode_column(frame[name], numbers)
+        if unknown:
+            declared = ", ".join(numbers)
+            reasons.append(
+                f'column "{name}": {unknown} of {len(frame)} rows are none of {declared}'
+            )
+    if reasons:
+        raise SiteFault("unknown-category", *reasons)
+    return frame.assign(**encoded)
+
+
+def _encode_column(column: pd.Series, numbers: Mapping[str, float]) -> tuple[np.ndarray, int]:
+    """Encoded values, float64 (rows,), and how many rows hold no declared category."""
+    if column.dtype.kind in "iuf":
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        known = np.isin(values, list(numbers.values()))
+    else:
+        cells = column.astype(object)
+        values = np.array(
+            [numbers.get(cell, np.nan) if isinstance(cell, str) else np.nan for cell in cells],
+            dtype=np.float64,
+        )
+        known = ~np.isnan(values)
+    return values, int(np.count_nonzero(~known & ~column.isna().to_numpy()))
+
+
+def _from_lifelines(file: str, loader: str) -> pd.DataFrame:
+    """Read a file of the package without importing it, which takes seconds."""
+    spec = find_spec("lifelines")
+    if spec is None:
+        raise SiteFault("missing-package", 'this data set needs the package "lifelines"')
+    for folder in spec.submodule_search_locations or ():
+        path = Path(folder) / "datasets" / file
+        if path.is_file():
+            return read_file(path, where=f'"{file}" of lifelines')
+    frame: pd.DataFrame = getattr(importlib.import_module("lifelines.datasets"), loader)()
+    return frame
+
+
+_GBSG2 = BundledData(
+    name="gbsg2",
+    task="survival",
+    source="German Breast Cancer Study Group 2: 686 women with node-positive breast cancer, time "
+    "in days to recurrence or death (Schumacher et al., J Clin Oncol 12:2086-2093, 1994)",
+    licence="as distributed with lifelines (MIT)",
+    load=partial(_from_lifelines, "gbsg2.csv", "load_gbsg2"),
+    time="time",
+    event="cens",
+    encoding={
+        "horTh": {"no": 0, "yes": 1},
+        "menostat": {"Pre": 0, "Post": 1},
+        "tgrade": {"I": 1, "II": 2, "III": 3},
+    },
+)
+
+BUNDLED: dict[str, BundledData] = {data.name: data for data in (_GBSG2,)}
+"""Every bundled data set by its name."""

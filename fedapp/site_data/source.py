@@ -1,0 +1,258 @@
+"""Which rows a node works on, and what the node is called."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+import uuid
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from fedapp.site_data.bundled import BUNDLED, BundledData, encode
+from fedapp.site_data.columns import checked_frame
+from fedapp.site_data.files import SUFFIXES, read_file, site_file
+from tasks.site.faults import SiteFault
+
+NodeConfig: TypeAlias = Mapping[str, object]
+
+MEMORY_PREFIX = "memory:"
+"""``data-path`` of a node whose rows are a frame of this process: prefix and key."""
+
+LONGEST_SITE_NAME = 64
+
+# Keeps the dealing of rows apart from other uses of the run's seed.
+_DEALING = 0x6465616C
+
+_frames: dict[str, pd.DataFrame] = {}
+
+
+def site_name(node_config: NodeConfig) -> str:
+    """Name of the site behind a node.
+
+    ``site-name`` of the node configuration, or ``site-<partition-id>`` if there is none. White
+    space around it is dropped and accents are composed (Unicode NFC), so that one name is one
+    string everywhere.
+
+    Returns
+    -------
+    str
+        1 to 64 characters: letters and digits of any script, ``.``, ``_``, ``-`` and single
+        spaces, the first a letter or digit. So it is safe in file names.
+
+    Raises
+    ------
+    SiteFault
+        ``bad-site-name``.
+    """
+    given = node_config.get("site-name")
+    if given is None:
+        if "partition-id" not in node_config:
+            raise SiteFault(
+                "bad-site-name",
+                "this node has no site-name; start its SuperNode with "
+                '--node-config \'site-name="..." data-path="..."\'',
+            )
+        return f"site-{_count(node_config, 'partition-id', least=0)}"
+    if not isinstance(given, str):
+        raise SiteFault("bad-site-name", f"site-name = {given!r} must be text in quotes")
+    name = unicodedata.normalize("NFC", given).strip()
+    sound = all(mark in "._- " or unicodedata.category(mark)[0] in "LMN" for mark in name)
+    if (
+        not sound
+        or not 1 <= len(name) <= LONGEST_SITE_NAME
+        or name[0] in "._-"
+        or unicodedata.category(name[0])[0] == "M"
+        or "  " in name
+    ):
+        raise SiteFault(
+            "bad-site-name",
+            f"site-name = {given[: LONGEST_SITE_NAME + 1]!a} must be 1 to "
+            f'{LONGEST_SITE_NAME} letters, digits, ".", "_", "-" and single spaces, '
+            "the first a letter or digit",
+        )
+    return name
+
+
+def load_frame(node_config: NodeConfig, *, data: str, partition: str, seed: int) -> pd.DataFrame:
+    """Rows of a node.
+
+    ====================================  =====================================================
+    node configuration                    rows
+    ====================================  =====================================================
+    ``data-path``: a file                 that file (see `read_file`)
+    ``data-path``: ``memory:<key>``       the frame of `register_frame`
+    ``partition-id``, ``num-partitions``  its part of `data`: a bundled data set (encoded), one
+                                          file, or a folder of ``site-<partition-id>.parquet``
+    ====================================  =====================================================
+
+    The first that applies. The run configuration comes from the server, so a node with a
+    ``site-name`` of its own, a deployed one, opens no path that `data` names.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Configuration of the node.
+    data : str
+        Name of a bundled data set, or an absolute path (``~`` is allowed): Flower runs in a
+        folder that is not the user's.
+    partition : {"iid"}
+        How the rows of a bundled data set or of one file are dealt to the sites.
+    seed : int
+        Seed of the dealing, at least 0. Given seed and number of sites, every process deals
+        alike.
+
+    Returns
+    -------
+    DataFrame
+        The caller's own copy; at least one row, names of columns unique.
+
+    Raises
+    ------
+    SiteFault
+        A node without data, and everything that is wrong with them.
+    """
+    if "data-path" in node_config:
+        return _own_rows(node_config["data-path"])
+    if "partition-id" not in node_config:
+        raise SiteFault(
+            "no-data",
+            "this node has no data: give its SuperNode a file, "
+            '--node-config \'site-name="..." data-path="/path/of/rows.csv"\', or a part of '
+            f"the data set \"{data}\", --node-config 'partition-id=0 num-partitions=2'",
+        )
+    if "num-partitions" not in node_config:
+        raise SiteFault("bad-partition", "the node has a partition-id, but no num-partitions")
+    sites = _count(node_config, "num-partitions", least=1)
+    site = _count(node_config, "partition-id", least=0)
+    if site >= sites:
+        raise SiteFault(
+            "bad-partition", f"partition-id = {site} must be less than num-partitions = {sites}"
+        )
+    if data in BUNDLED:
+        frame = _bundled_frame(data)
+    else:
+        path = _run_path(data, node_config)
+        if os.path.isdir(path):  # unlike Path.is_dir, raises nothing
+            return _site_rows(path, site=site, sites=sites)
+        frame = read_file(path, where=f'data "{path}"')
+    rows = _dealt(len(frame), sites, seed, partition)[site]
+    if len(rows) == 0:
+        raise SiteFault(
+            "no-rows", f'data "{data}": {len(frame)} rows are too few for {sites} sites'
+        )
+    return frame.iloc[rows].reset_index(drop=True)
+
+
+def bundled_set(node_config: NodeConfig, *, data: str) -> BundledData | None:
+    """Bundled data set that `load_frame` takes a node's rows from; None if they are its own."""
+    return None if "data-path" in node_config else BUNDLED.get(data)
+
+
+def register_frame(frame: pd.DataFrame) -> str:
+    """Keep a copy of a frame in this process, for a node with ``data-path = memory:<key>``.
+
+    Returns
+    -------
+    str
+        The key, for `MEMORY_PREFIX` and `forget_frame`.
+
+    Raises
+    ------
+    TypeError, SiteFault
+        As `checked_frame`.
+    """
+    key = uuid.uuid4().hex
+    _frames[key] = checked_frame(frame, where="frame")
+    return key
+
+
+def forget_frame(key: str) -> None:
+    """Drop a frame of `register_frame`; one that is not there is no fault."""
+    _frames.pop(key, None)
+
+
+def _own_rows(given: object) -> pd.DataFrame:
+    if not isinstance(given, str) or not given.strip():
+        raise SiteFault("no-file", f"data-path = {given!r} must be the path of a file, in quotes")
+    given = given.strip()
+    if given.startswith(MEMORY_PREFIX):
+        frame = _frames.get(given.removeprefix(MEMORY_PREFIX))
+        if frame is None:
+            raise SiteFault(
+                "no-file", f'data-path "{given}": no such frame is registered in this process'
+            )
+        return frame.copy()
+    path = _expanded(given).absolute()
+    return read_file(path, where=f'data-path "{path}"')
+
+
+def _run_path(data: str, node_config: NodeConfig) -> Path:
+    """Path that the run configuration names, if it may."""
+    names = ", ".join(sorted(BUNDLED))
+    path = _expanded(data)
+    if not path.is_absolute():
+        if path.name.lower().endswith(SUFFIXES) or re.search(r"[/\\]", data):
+            raise SiteFault(
+                "relative-path",
+                f'data "{data}" must be an absolute path: Flower does not run in your folder',
+            )
+        raise SiteFault(
+            "unknown-data",
+            f'data "{data}" is no bundled data set ({names}) and no absolute path of a file',
+        )
+    if "site-name" in node_config:
+        raise SiteFault(
+            "foreign-path",
+            f'data "{data}": a node with a site-name opens no file that a run names; '
+            f"give it a data-path, or name a bundled data set ({names})",
+        )
+    return path
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no home folder is known
+        return Path(path)
+
+
+def _site_rows(folder: Path, *, site: int, sites: int) -> pd.DataFrame:
+    found = len(list(folder.glob("site-*.parquet")))
+    if found != sites:
+        raise SiteFault(
+            "bad-partition",
+            f'data "{folder}" holds {found} files site-<number>.parquet for {sites} sites',
+        )
+    path = site_file(folder, site)
+    return read_file(path, where=f'data "{path}"')
+
+
+def _count(node_config: NodeConfig, key: str, *, least: int) -> int:
+    value = node_config[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SiteFault(
+            "bad-partition", f"{key} = {value!r} must be a whole number, at least {least}"
+        )
+    return value
+
+
+@cache
+def _bundled_frame(name: str) -> pd.DataFrame:
+    return encode(BUNDLED[name].load(), BUNDLED[name].encoding)
+
+
+@lru_cache(maxsize=8)
+def _dealt(rows: int, sites: int, seed: int, partition: str) -> tuple[np.ndarray, ...]:
+    """Rows of every site, each in the order of the table."""
+    if partition != "iid":
+        raise SiteFault("bad-partition", f'partition "{partition}" must be one of: iid')
+    if seed < 0:
+        raise SiteFault("bad-partition", f"seed = {seed} must be at least 0")
+    order = np.random.default_rng([_DEALING, seed]).permutation(rows)
+    return tuple(np.sort(part) for part in np.array_split(order, sites))

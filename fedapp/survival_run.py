@@ -1,0 +1,155 @@
+"""One run of the survival task: sites introduced, strategy run, model and curves written."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.supercore import log
+from flwr.supercore.constant import TaskType
+
+from fedapp.fingerprint import code_fingerprint
+from fedapp.run_config import RunConfig
+from fedapp.run_folder import RunFolder
+from fedapp.site_data import BUNDLED
+from strategies.exchange import Exchange
+from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
+from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
+from tasks.survival.curves import curve_grid
+from tasks.survival.differential_privacy import NOISE_DRIVERS, ignored_settings, no_guarantee
+from tasks.survival.messages import from_array_record
+from tasks.survival.predictor import Architecture, SurvivalPredictor
+
+DISCLOSURES = {**HELLO_DISCLOSURE, **SURVIVAL_DISCLOSURES}
+
+SMALL_SITE = "small-site"
+
+GROUP_NAMES = ("low risk", "medium risk", "high risk")
+
+
+def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """Train and evaluate a survival model over the sites of an Exchange.
+
+    Returns
+    -------
+    dict
+        The run's summary.
+    """
+    general, survival = config.general, config.survival
+    _refuse_seeded_noise_outside_simulation(exchange, config)
+    introduce_sites(
+        exchange,
+        fingerprint=code_fingerprint(),
+        min_sites=general.min_sites,
+        exclude_codes=frozenset({SMALL_SITE} if survival.on_small_site == "exclude" else ()),
+    )
+    records: list[dict[str, Any]] = []
+
+    def write_round(record: dict[str, Any]) -> None:
+        records.append(record)
+        folder.append_metrics(record)
+
+    strategy = SurvivalFedAvg(
+        config=survival, seed=general.seed, min_sites=general.min_sites, on_round=write_round
+    )
+    result = strategy.start(grid=exchange, timeout=general.timeout)
+    predictor = _predictor(strategy, from_array_record(result.arrays), config)
+    predictor.save(folder.model_path())
+    folder.write_json("curves.json", _curves(strategy))
+    summary = _summary(strategy, exchange, records, config)
+    _tell(summary)
+    return summary
+
+
+def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfig) -> None:
+    simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    if config.general.seeded_noise and not simulated:
+        raise Refused(["seeded-noise = true: only in simulation, noise from a known seed protects nobody"])
+
+
+def _predictor(
+    strategy: SurvivalFedAvg, arrays: Mapping[str, Any], config: RunConfig
+) -> SurvivalPredictor:
+    pooled, survival = strategy.statistics, config.survival
+    assert pooled is not None and strategy.baseline is not None, "the strategy has run"
+    encoding = BUNDLED[pooled.data_set].encoding if pooled.data_set else {}
+    return SurvivalPredictor(
+        feature_names=pooled.feature_names,
+        encoding={name: nums for name, nums in encoding.items() if name in pooled.feature_names},
+        standardizer=pooled.moments.standardizer(),
+        architecture=Architecture(survival.model, survival.hidden_units, survival.dropout),
+        arrays=dict(arrays),
+        baseline=strategy.baseline,
+        metadata={"config": config.flat(), "code": code_fingerprint()},
+    )
+
+
+def _curves(strategy: SurvivalFedAvg) -> dict[str, Any]:
+    """What the figure of predicted and observed survival is drawn from."""
+    assert strategy.baseline is not None, "the strategy has run"
+    baseline = strategy.baseline
+    groups = [
+        {
+            "name": name,
+            "rows": group.rows,
+            "suppressed-sites": group.suppressed_sites,
+            "predicted": group.mean_predicted,
+            "kaplan-meier": group.kaplan_meier,
+        }
+        for name, group in zip(GROUP_NAMES, strategy.curves, strict=False)
+        if group.mean_predicted is not None
+    ]
+    times = curve_grid(baseline.horizon, strategy.config.time_bins)
+    document: dict[str, Any] = {
+        "baseline": {"times": baseline.grid, "cumulative-hazard": baseline.cumulative}
+    }
+    return {"times": times, "groups": groups, **document} if groups else document
+
+
+def _summary(
+    strategy: SurvivalFedAvg, exchange: Exchange, records: list[dict[str, Any]], config: RunConfig
+) -> dict[str, Any]:
+    survival = config.survival
+    ratios = [
+        ratio for record in records for ratio in record.get("noise-to-signal", {}).values()
+    ]
+    sites = strategy.statistics.sites if strategy.statistics else []
+    summary: dict[str, Any] = {
+        **strategy.final,
+        "rounds": survival.rounds,
+        "model": survival.model,
+        "n-sites": len(sites),
+        "sites": sites,
+        "excluded": sorted({f.site for f in exchange.faults if f.code == SMALL_SITE}),
+        "diagnostics": list(strategy.diagnostics),
+        "privacy": no_guarantee(survival.dp_mechanism),
+    }
+    if survival.dp_mechanism != "none":
+        summary["noise-driver"] = NOISE_DRIVERS[survival.dp_mechanism].replace("_", "-")
+    if ratios:
+        summary["noise-to-signal-median"] = statistics.median(ratios)
+        summary["noise-to-signal-max"] = max(ratios)
+    return summary
+
+
+def _tell(summary: Mapping[str, Any]) -> None:
+    if "c-index-lower" in summary:
+        log(
+            INFO,
+            "C-index within sites, on their evaluation rows: %.3f (%.3f to %.3f)",
+            summary["c-index"],
+            summary["c-index-lower"],
+            summary["c-index-upper"],
+        )
+    for sign in summary["diagnostics"]:
+        log(WARNING, "the model has collapsed: %s", sign)
+    if "noise-to-signal-median" in summary:
+        log(
+            INFO,
+            "noise to signal, as the server estimates it: median %.2f, largest %.2f",
+            summary["noise-to-signal-median"],
+            summary["noise-to-signal-max"],
+        )
+    log(INFO, "%s", summary["privacy"])

@@ -1,0 +1,391 @@
+"""FedAvg in which every client clips and noises its update before it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from flwr.supercore import log
+from numpy.typing import NDArray
+
+from strategies.averaging import (
+    MALFORMED,
+    Arrays,
+    Update,
+    matching_arrays,
+    mean_of_common_metrics,
+    stated_examples,
+    weighted_mean,
+)
+from strategies.exchange import Disclosure, Exchange, TooFewSites
+from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
+from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings, is_number
+from tasks.privacy.update import estimated_noise_to_signal
+from tasks.site.faults import SiteFault
+
+AfterRound = Callable[[int, ArrayRecord, MetricRecord | None], None]
+
+
+class NoUsableReplies(TooFewSites):
+    """A round of training ended with fewer usable updates than it needs."""
+
+
+class DPFedAvg(FedAvg):
+    """Federated averaging (McMahan et al. 2017) of updates that the clients privatized.
+
+    Steps of a round, which is one exchange:
+
+    1. :meth:`configure_train`: the server samples K nodes and sends each the global model.
+    2. Each client evaluates that model on its own rows, trains it, and privatizes the update:
+       global + clip(local - global) + noise, the noise scale divided by sqrt(K). Its ClientApp
+       has the mod :class:`tasks.privacy.client.UpdatePrivatization`, or does the same by itself.
+    3. :meth:`aggregate_train`: the server sets aside what fails :meth:`check_update`, averages
+       the rest by :meth:`weigh`, estimates how much of each update is noise, and calls
+       :meth:`after_round`.
+
+    The model of a round is evaluated in the next one, so :meth:`configure_evaluate` addresses
+    nodes in the last round only: rounds + 1 exchanges in all.
+
+    Messages
+    --------
+    ``train``: an ArrayRecord, the model; a ConfigRecord with ``server-round`` and
+    ``num-clients``, the K of the round. Reply: one ArrayRecord, the privatized model, with the
+    same names, shapes and types; one MetricRecord with ``num-examples`` and metrics of the model
+    that was *received*.
+
+    ``evaluate``: the same, with the final model. Reply: one MetricRecord with ``num-examples``.
+
+    What is revealed
+    ----------------
+    To the server: each site's privatized model by itself, not only the average; the number of its
+    rows; its metrics, which have no noise. Integer and boolean arrays leave no site. The server
+    knows the scale of the noise and subtracts d sigma^2 from the squared length of what came to
+    estimate how long the clipped update was: post-processing, which discloses nothing beyond the
+    update itself. To a client: the global models, which are averages of privatized updates. To
+    other clients: nothing. No (epsilon, delta) is claimed: the influence of one row is not bounded,
+    and the division by sqrt(K) is an argument about variances.
+
+    Parameters
+    ----------
+    weighting : {"examples", "equal"}
+        Weight of a reply in the average: its ``num-examples``, or 1.
+    mechanism : {"gaussian", "laplace", "none"}
+        What the clients are set to; read for the estimate only.
+    clip_norm, noise_multiplier, sensitivity, epsilon : float, optional
+        Likewise; see :class:`tasks.privacy.mechanisms.PrivatizationSettings`. Without `clip_norm`
+        nothing is estimated.
+    weigh : callable, optional
+        Takes a reply and returns its weight: see :meth:`weigh`.
+    after_round : callable, optional
+        Takes round, new model and metrics: see :meth:`after_round`.
+    rng : numpy.random.Generator, optional
+        Samples nodes where ``fraction_train`` or ``fraction_evaluate`` is below 1.
+    **fedavg
+        What :class:`flwr.serverapp.strategy.FedAvg` takes. Metrics are averaged as there unless
+        ``train_metrics_aggr_fn`` or ``evaluate_metrics_aggr_fn`` says otherwise; those that not
+        every reply has are left out.
+
+    Attributes
+    ----------
+    noise_to_signal : dict of int to dict of str to float
+        Estimated ratio by round and site; infinite where no signal is seen behind the noise.
+    shortfalls : dict of int to tuple of int
+        Usable replies and clients addressed, of the rounds in which these differ.
+
+    Raises
+    ------
+    ValueError
+        For settings out of range.
+    """
+
+    disclosures: ClassVar[Mapping[str, Disclosure]] = {
+        MessageType.TRAIN: Disclosure(
+            "train",
+            "global model, round, number of clients addressed",
+            "privatized model of the site, number of its rows, metrics of the received model",
+        ),
+        MessageType.EVALUATE: Disclosure(
+            "evaluate",
+            "final model, round, number of clients addressed",
+            "number of the site's rows, metrics of the final model",
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        weighting: Literal["examples", "equal"] = "examples",
+        mechanism: Literal["gaussian", "laplace", "none"] = "gaussian",
+        clip_norm: float | None = None,
+        noise_multiplier: float | None = None,
+        sensitivity: float = 1.0,
+        epsilon: float | None = None,
+        weigh: Callable[[Message], float] | None = None,
+        after_round: AfterRound | None = None,
+        rng: np.random.Generator | None = None,
+        **fedavg: Any,
+    ) -> None:
+        if weighting not in ("examples", "equal"):
+            raise ValueError(f'weighting = {weighting!r}: must be "examples" or "equal"')
+        for kind in ("train", "evaluate"):
+            fedavg.setdefault(f"{kind}_metrics_aggr_fn", mean_of_common_metrics)
+        super().__init__(**fedavg)
+        self.weighting = weighting
+        self.privatization: PrivatizationSettings | None = None
+        if clip_norm is not None and mechanism != "none":
+            self.privatization = PrivatizationSettings(
+                clip_norm=clip_norm,
+                mechanism=mechanism,
+                noise_multiplier=noise_multiplier,
+                sensitivity=sensitivity,
+                epsilon=epsilon,
+            )
+        self.noise_to_signal: dict[int, dict[str, float]] = {}
+        self.shortfalls: dict[int, tuple[int, int]] = {}
+        self._weigh = weigh
+        self._after_round = after_round
+        self._rng = rng or np.random.default_rng()
+        self._num_rounds: int | None = None
+        self._timeout: float | None = None
+        # Of the exchange under way:
+        self._exchange: Exchange
+        self._sent: Arrays = {}
+        self._addressed: list[int] = []
+        self._faults_before = 0
+
+    # The protocol -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the protocol; arguments and result are Flower's.
+
+        Raises
+        ------
+        strategies.exchange.TooFewSites
+            If too few nodes connect within `timeout` seconds, or too few replies are usable.
+        """
+        if num_rounds < 1:
+            raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 1")
+        self._num_rounds, self._timeout = num_rounds, timeout
+        return super().start(
+            grid=Exchange.around(grid, timeout=timeout, disclosures=self.disclosures),
+            initial_arrays=initial_arrays,
+            num_rounds=num_rounds,
+            timeout=timeout,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address K nodes: the model, `config`, the round and K."""
+        self._addressed = []
+        if self.fraction_train == 0:
+            return []
+        self._sent = {name: array.numpy() for name, array in arrays.items()}
+        self._address(grid, self.fraction_train, self.min_train_nodes)
+        return self._messages(MessageType.TRAIN, server_round, arrays, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Average the usable replies.
+
+        Raises
+        ------
+        NoUsableReplies
+            If there are fewer than the Exchange's ``min_sites``, or none.
+        """
+        if not self._addressed:
+            return None, None
+        updates = self._usable_updates(replies)
+        self._note_shortfall(server_round, len(updates))
+        self._estimate_noise(server_round, updates)
+        arrays = weighted_mean(self._sent, updates)
+        contents = [update.reply.content for update in updates]
+        metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        self.after_round(server_round, arrays, metrics)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address nodes in the last round, nobody before; in a loop other than `start`, always."""
+        self._addressed = []
+        last = self._num_rounds is None or server_round == self._num_rounds
+        if self.fraction_evaluate == 0 or not last:
+            return []
+        self._address(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        return self._messages(MessageType.EVALUATE, server_round, arrays, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Average the metrics of the usable replies; None if there are none."""
+        if not self._addressed:
+            return None
+        contents = []
+        for reply in self._good_replies(replies):
+            try:
+                stated_examples(reply.content, self.weighted_by_key)
+            except SiteFault as fault:
+                self._set_aside(reply, fault.code, str(fault))
+            else:
+                contents.append(reply.content)
+        return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
+
+    def summary(self) -> None:
+        """Log how the strategy is set up."""
+        super().summary()
+        log(INFO, "\t├──> Weighting: %s", self.weighting)
+        log(INFO, "\t└──> Privatization at the clients: %s", self.privatization or "not told")
+
+    # What a subclass may change ---------------------------------------------------------------
+
+    def weigh(self, reply: Message) -> float:
+        """Return a reply's weight in the average, finite and > 0; weights need not sum to 1."""
+        if self._weigh is not None:
+            return self._weigh(reply)
+        if self.weighting == "equal":
+            return 1.0
+        return stated_examples(reply.content, self.weighted_by_key)
+
+    def check_update(self, reply: Message, sent: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return a reply's model, in the order of the one that was sent, or set the reply aside.
+
+        Parameters
+        ----------
+        reply : Message
+            A training reply with content.
+        sent : mapping of str to numpy.ndarray
+            The global model of the round.
+
+        Raises
+        ------
+        tasks.site.faults.SiteFault
+            Why the reply may not enter the average. By default: other names, shapes or types than
+            sent, an element that is not finite, or a MetricRecord without a usable number of
+            examples (which equal weighting does without).
+        """
+        records = reply.content.metric_records.values()
+        if self.weighting == "examples" or any(self.weighted_by_key in r for r in records):
+            stated_examples(reply.content, self.weighted_by_key)
+        return matching_arrays(reply.content, sent)
+
+    def noise(self, num_clients: int) -> AdditiveNoise | None:
+        """Return the noise of an update when so many clients are addressed; None: not known."""
+        if self.privatization is None:
+            return None
+        return self.privatization.noise(num_clients=num_clients)
+
+    def after_round(
+        self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None
+    ) -> None:
+        """Do something with the new model and the metrics of the one before; nothing by default."""
+        if self._after_round is not None:
+            self._after_round(server_round, arrays, metrics)
+
+    # Parts of the steps -----------------------------------------------------------------------
+
+    def _address(self, grid: Grid, fraction: float, minimum: int) -> None:
+        """Choose the nodes of this exchange, ordered by site name; wait until there are enough."""
+
+        def sample_size(connected: int) -> int:
+            return max(int(connected * fraction), minimum, 1)
+
+        exchange = Exchange.around(grid, timeout=self._timeout, disclosures=self.disclosures)
+        connected = len(list(exchange.get_node_ids()))
+        nodes = exchange.wait_for_nodes(max(self.min_available_nodes, sample_size(connected)))
+        size = sample_size(len(nodes))
+        if size < len(nodes):
+            nodes = [nodes[i] for i in sorted(self._rng.choice(len(nodes), size, replace=False))]
+        self._exchange, self._addressed = exchange, nodes
+        self._faults_before = len(exchange.faults)
+
+    def _messages(
+        self, message_type: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord
+    ) -> list[Message]:
+        nodes = self._addressed
+        own = ConfigRecord({**config, SERVER_ROUND: server_round, NUM_CLIENTS: len(nodes)})
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
+        return [Message(content, dst_node_id=node, message_type=message_type) for node in nodes]
+
+    def _good_replies(self, replies: Iterable[Message]) -> list[Message]:
+        """Return one reply of each node that was addressed, in the order of addressing."""
+        by_node: dict[int, Message] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node not in self._addressed:
+                self._set_aside(reply, "misrouted", "was not addressed")
+            elif node in by_node:
+                self._set_aside(reply, "duplicate", "answered more than once")
+            elif reply.has_error():
+                self._set_aside(reply, "error", reply.error.reason or "no reason given")
+            else:
+                by_node[node] = reply
+        return [by_node[node] for node in self._addressed if node in by_node]
+
+    def _usable_updates(self, replies: Iterable[Message]) -> list[Update]:
+        updates = []
+        for reply in self._good_replies(replies):
+            try:
+                arrays, weight = self.check_update(reply, self._sent), self.weigh(reply)
+                if not is_number(weight) or weight <= 0:
+                    raise SiteFault(MALFORMED, f"weight {weight!r}: must be finite and > 0")
+            except SiteFault as fault:
+                self._set_aside(reply, fault.code, str(fault))
+            except Exception as error:  # of a subclass's hook, on a reply it did not expect
+                self._set_aside(reply, MALFORMED, f"{type(error).__name__} when it was checked")
+            else:
+                site = self._exchange.name_of(reply.metadata.src_node_id)
+                updates.append(Update(site, reply, arrays, float(weight)))
+        return updates
+
+    def _note_shortfall(self, server_round: int, usable: int) -> None:
+        addressed = len(self._addressed)
+        needed = max(1, min(self._exchange.min_sites, addressed))
+        if usable < needed:
+            raise NoUsableReplies(
+                f"round {server_round}: {usable} of {addressed} updates usable, {needed} needed",
+                self._exchange.faults[self._faults_before :],
+            )
+        if usable < addressed:
+            self.shortfalls[server_round] = (usable, addressed)
+            log(
+                WARNING,
+                "round %d: %d of %d updates usable, and their noise was drawn for %d: on the sum "
+                "it is %.3g times, on the average %.3g times what it would be with all",
+                *(server_round, usable, addressed, addressed),
+                math.sqrt(usable / addressed),
+                math.sqrt(addressed / usable),
+            )
+
+    def _estimate_noise(self, server_round: int, updates: list[Update]) -> None:
+        noise = self.noise(len(self._addressed))
+        if noise is None:
+            return
+        ratios = {u.site: estimated_noise_to_signal(self._sent, u.arrays, noise) for u in updates}
+        self.noise_to_signal[server_round] = ratios
+        drowned = [f"{site} ({ratio:.3g})" for site, ratio in ratios.items() if ratio > 1]
+        if drowned:
+            words = ", ".join(drowned)
+            log(WARNING, "round %d: more noise than signal from %s", server_round, words)
+
+    def _set_aside(self, reply: Message, code: str, reason: str) -> None:
+        self._exchange.report_fault(reply.metadata.src_node_id, code, reason)

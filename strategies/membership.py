@@ -1,0 +1,118 @@
+"""The first exchange of every run: who takes part, and with which code and data."""
+
+from __future__ import annotations
+
+from logging import INFO
+
+from flwr.app import Message
+from flwr.supercore import log
+
+from strategies.exchange import Disclosure, Exchange, duplicates
+from tasks.site.messages import HELLO, HelloReply, HelloRequest
+
+HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
+
+
+class Refused(RuntimeError):
+    """The run must not start: everything that is wrong, a line a fault.
+
+    Parameters
+    ----------
+    faults : list of str
+        Site, and what is wrong there.
+    """
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(faults))
+
+
+def introduce_sites(
+    exchange: Exchange,
+    *,
+    fingerprint: str,
+    min_sites: int,
+    exclude_codes: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Ask every node for its name, code and the state of its data, and admit the sites.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        On return only admitted sites are its nodes, by name.
+    fingerprint : str
+        Of the server's code; a node with another one is refused.
+    min_sites : int
+        Fewest sites with which the run starts.
+    exclude_codes : set of str
+        Kinds of fault with which a site is left out instead of ending the run.
+
+    Returns
+    -------
+    list of str
+        Names of the sites that take part, sorted.
+
+    Raises
+    ------
+    Refused
+        If a node runs other code, two nodes have one name, a site's data or settings are not
+        usable, or fewer than `min_sites` are left. All faults at once.
+    """
+    nodes = exchange.wait_for_nodes(min_sites)
+    content = HelloRequest(fingerprint=fingerprint).to_record()
+    replies = exchange.send_and_receive(
+        [Message(content, dst_node_id=node, message_type=HELLO) for node in nodes]
+    )
+    sites, faults = _read_replies(exchange, replies, fingerprint)
+    # Who is late may be missed; who answers with an error is set up wrongly.
+    faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
+    admitted: dict[int, str] = {}
+    for node, reply in sites.items():
+        if not reply.fault_code:
+            admitted[node] = reply.site
+        elif reply.fault_code in exclude_codes:
+            exchange.names[node] = reply.site
+            reason = "; ".join(reply.fault_reasons) + "; left out"
+            exchange.report_fault(node, reply.fault_code, reason, step="hello")
+        else:
+            name = reply.site or f"node-{node}"
+            faults.extend(f"{name}: {reason}" for reason in reply.fault_reasons)
+    twice = duplicates(reply.site for reply in sites.values() if reply.site)
+    faults.extend(f"{name}: two nodes have this site name; names must differ" for name in twice)
+    if not faults and len(admitted) < min_sites:
+        left = [str(fault) for fault in exchange.faults]
+        faults = [f"{len(admitted)} sites can take part, min-sites is {min_sites}", *left]
+    if faults:
+        raise Refused(faults)
+    exchange.admit(admitted)
+    names = sorted(admitted.values())
+    log(INFO, "%d sites take part: %s", len(names), ", ".join(names))
+    return names
+
+
+def _read_replies(
+    exchange: Exchange, replies: list[Message], fingerprint: str
+) -> tuple[dict[int, HelloReply], list[str]]:
+    sites: dict[int, HelloReply] = {}
+    faults: list[str] = []
+    for message in replies:
+        node = message.metadata.src_node_id
+        try:
+            reply = HelloReply.from_record(message.content)
+        except ValueError:
+            faults.append(_other_code(exchange.name_of(node), "unknown", fingerprint))
+            continue
+        if reply.fingerprint != fingerprint:
+            name = reply.site or exchange.name_of(node)
+            faults.append(_other_code(name, reply.fingerprint, fingerprint))
+            continue
+        sites[node] = reply
+    return sites, faults
+
+
+def _other_code(name: str, theirs: str, ours: str) -> str:
+    return (
+        f"{name}: runs other code ({theirs}) than this ServerApp ({ours}); update the node, or, in "
+        "simulation, end the SuperLink that was started from another folder (or give each "
+        "checkout its own FLWR_HOME and FLWR_LOCAL_SUPERLINK_HTTP_API_PORT)"
+    )

@@ -1,0 +1,74 @@
+"""How a site answers, whatever the task: faults leave as safe words, never as an exception."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from logging import ERROR
+
+from flwr.app import Context, Error, Message
+from flwr.supercore import log
+
+from tasks.site.faults import SiteFault
+from tasks.site.messages import HelloReply
+
+Handler = Callable[[Message, Context], Message]
+
+SITE_FAULT_CODE = 200
+"""Flower error code of a reply that carries a :class:`~tasks.site.faults.SiteFault`."""
+
+
+def answering_faults(handler: Handler) -> Handler:
+    """Wrap a handler: whatever it raises becomes an error reply without any value of a row.
+
+    Flower sends the text of an exception on to the server, and pandas and others put values into
+    that text. The traceback goes to the site's own log only.
+    """
+
+    @functools.wraps(handler)
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except SiteFault as fault:
+            reason = f"{fault.code}: {fault}"
+        except Exception as error:
+            log(ERROR, "%s failed", message.metadata.message_type, exc_info=error)
+            reason = f"internal: {type(error).__name__} at the site; its log says more"
+        return Message(Error(code=SITE_FAULT_CODE, reason=reason), reply_to=message)
+
+    return answer
+
+
+def introduce(
+    message: Message,
+    *,
+    fingerprint: str,
+    site_name: Callable[[], str],
+    check_data: Callable[[], object],
+) -> Message:
+    """Answer the first message of a run.
+
+    Parameters
+    ----------
+    message : Message
+        The request.
+    fingerprint : str
+        Of the code that runs here.
+    site_name, check_data : callable
+        Return the site's name; read and check its data for this run. Either may raise
+        :class:`~tasks.site.faults.SiteFault`, which the reply then carries.
+    """
+    name, code, reasons = "", "", []
+    try:
+        name = site_name()
+        check_data()
+    except SiteFault as fault:
+        code, reasons = fault.code, list(fault.reasons)
+    except Exception as error:
+        log(ERROR, "the site's data could not be read", exc_info=error)
+        code = "internal"
+        reasons = [f"{type(error).__name__} while reading the data; the site's log says more"]
+    reply = HelloReply(
+        site=name, fingerprint=fingerprint, fault_code=code, fault_reasons=reasons
+    )
+    return Message(reply.to_record(), reply_to=message)

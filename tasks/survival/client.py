@@ -1,0 +1,246 @@
+"""A site's half of the survival task: message in, sums or a privatized update out.
+
+What a handler needs of its site is in :class:`SurvivalSite`; it holds rows and never travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from flwr.app import Message
+
+from tasks.privacy.mechanisms import noise_source
+from tasks.privacy.update import privatize
+from tasks.site.faults import SiteFault
+from tasks.survival.baseline import RiskSetSums, coarsen, horizon_bound, time_grid
+from tasks.survival.concordance import ConcordanceSums, identical_predictions
+from tasks.survival.config import SurvivalConfig
+from tasks.survival.curves import GroupCurves, curve_grid
+from tasks.survival.data import SurvivalData, read_survival_data, split
+from tasks.survival.messages import (
+    Arrays,
+    CurvesReply,
+    CurvesRequest,
+    EvaluateReply,
+    EvaluationSums,
+    StatisticsReply,
+    TrainConfig,
+    TrainReply,
+    from_array_record,
+)
+from tasks.survival.models import SurvivalModel, arrays_of, build, load_arrays
+from tasks.survival.standardization import FeatureMoments, Standardizer
+from tasks.survival.training import train as train_locally
+
+# One stream of random numbers a use and site, so that none depends on how many others were drawn.
+_SPLIT, _BATCHES, _NOISE = 1, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalSite:
+    """Rows and settings of one site.
+
+    Attributes
+    ----------
+    name : str
+        The site's name.
+    data_set : str
+        Name of the bundled data set that the rows are of; ``""``: the site's own.
+    training, evaluation : SurvivalData
+        Its rows; `evaluation` may be empty.
+    config : SurvivalConfig
+        Settings of the run.
+    seed : int
+        Of splits and batches.
+    noise_seed : int or None
+        Of protecting noise, in simulations that ask for it; None: the operating system's.
+    """
+
+    name: str
+    data_set: str
+    training: SurvivalData
+    evaluation: SurvivalData
+    config: SurvivalConfig
+    seed: int
+    noise_seed: int | None = None
+
+    @classmethod
+    def prepare(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        name: str,
+        data_set: str,
+        time: str,
+        event: str,
+        config: SurvivalConfig,
+        seed: int,
+        noise_seed: int | None = None,
+    ) -> SurvivalSite:
+        """Check a site's table and split it into training and evaluation rows.
+
+        Raises
+        ------
+        SiteFault
+            With everything that is wrong with the table, or ``small-site`` if fewer than
+            privacy-level rows are left to train on.
+        """
+        named = [part.strip() for part in config.features.split(",") if part.strip()]
+        data = read_survival_data(
+            frame,
+            time=time,
+            event=event,
+            # In the order of names where none is given: columns of two sites may be ordered apart.
+            features=named or sorted(set(map(str, frame.columns)) - {time, event}),
+            event_value=config.event_value,
+            censored_value=config.censored_value,
+        )
+        rng = np.random.default_rng([_SPLIT, seed, *name.encode()])
+        training, evaluation = split(data, test_fraction=config.test_fraction, rng=rng)
+        if len(training) < config.privacy_level:
+            raise SiteFault(
+                "small-site",
+                f"fewer than survival.privacy-level = {config.privacy_level} training rows",
+            )
+        return cls(name, data_set, training, evaluation, config, seed, noise_seed)
+
+    def rng(self, use: int, server_round: int) -> np.random.Generator:
+        """Return the site's generator for one use in one round."""
+        return np.random.default_rng([use, self.seed, server_round, *self.name.encode()])
+
+    def model(self, message: Message) -> SurvivalModel:
+        """Build the model with the arrays of a message."""
+        model = build(
+            self.config.model,
+            n_features=len(self.training.feature_names),
+            hidden_layers=self.config.hidden_units,
+            dropout=self.config.dropout,
+            seed=0,  # overwritten by the arrays
+        )
+        try:
+            load_arrays(model.network, from_array_record(message.content["arrays"]))
+        except ValueError as error:
+            raise SiteFault("other-model", f"the server's {error}") from None
+        return model
+
+    def noise_rng(self, server_round: int) -> np.random.Generator | None:
+        """Return the seeded generator of protecting noise, or None for the secure one."""
+        if self.noise_seed is None:
+            return None
+        words = [_NOISE, self.noise_seed, server_round, *self.name.encode()]
+        return np.random.default_rng(words)
+
+
+def statistics(message: Message, site: SurvivalSite) -> Message:
+    """Answer ``statistics``: moments of the features and outline of follow-up."""
+    training = site.training
+    reply = StatisticsReply(
+        feature_names=training.feature_names,
+        moments=FeatureMoments.of(training.features),
+        n_events=int(training.event.sum()),
+        n_test=len(site.evaluation),
+        horizon=horizon_bound(training.time, privacy_level=site.config.privacy_level),
+        data_set=site.data_set,
+    )
+    return Message(reply.to_record(), reply_to=message)
+
+
+def train(message: Message, site: SurvivalSite) -> Message:
+    """Answer ``train``: evaluate the global model, train it, privatize the update."""
+    request = TrainConfig.from_config(message.content.config_records["config"])
+    model = site.model(message)
+    due = (request.server_round - 1) % site.config.evaluate_every == 0
+    evaluation = _evaluate(model, site, request.standardizer, due=due)
+    before = from_array_record(message.content["arrays"])
+    training = site.training
+    result = train_locally(
+        model,
+        request.standardizer.apply(training.features),
+        training.time,
+        training.event,
+        local_steps=site.config.local_steps,
+        learning_rate=site.config.learning_rate,
+        weight_decay=site.config.weight_decay,
+        batch_size=site.config.batch_size,
+        rng=site.rng(_BATCHES, request.server_round),
+    )
+    reply = TrainReply(
+        arrays=_privatized(site, before, model, request),
+        num_examples=len(training),
+        loss_sum=(result.mean_loss or 0.0) * (result.n_steps - result.n_idle_steps),
+        loss_steps=result.n_steps - result.n_idle_steps,
+        evaluation=evaluation,
+    )
+    return Message(reply.to_record(), reply_to=message)
+
+
+def evaluate(message: Message, site: SurvivalSite) -> Message:
+    """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
+    request = TrainConfig.from_config(message.content.config_records["config"])
+    model = site.model(message)
+    training = site.training
+    risk = model.risk(request.standardizer.apply(training.features))
+    grid = time_grid(request.grid_horizon, site.config.time_bins)
+    exact = RiskSetSums.of(training.time, training.event, risk, grid=grid)
+    reply = EvaluateReply(
+        num_examples=len(training),
+        evaluation=_evaluate(model, site, request.standardizer, due=True),
+        risk_sets=coarsen(exact, privacy_level=site.config.privacy_level),
+        risk_moments=FeatureMoments.of(risk[:, None]),
+    )
+    return Message(reply.to_record(), reply_to=message)
+
+
+def curves(message: Message, site: SurvivalSite) -> Message:
+    """Answer ``curves``: survival of the evaluation rows by risk group.
+
+    Evaluation rows, since the counts of all training rows together have left already, and a
+    suppressed group would follow from them by subtraction.
+    """
+    request = CurvesRequest.from_record(message.content)
+    model = site.model(message)
+    rows = site.evaluation
+    risk = model.risk(request.standardizer.apply(rows.features)) if len(rows) else np.empty(0)
+    grouped = GroupCurves.of(
+        rows.time,
+        rows.event,
+        risk,
+        cuts=request.cuts,
+        baseline=request.baseline,
+        grid=curve_grid(request.baseline.horizon, site.config.time_bins),
+        privacy_level=site.config.privacy_level,
+    )
+    return Message(CurvesReply(grouped).to_record(), reply_to=message)
+
+
+def _evaluate(
+    model: SurvivalModel, site: SurvivalSite, standardizer: Standardizer, *, due: bool
+) -> EvaluationSums:
+    rows = site.evaluation
+    if not due or len(rows) < site.config.privacy_level:
+        return EvaluationSums(ConcordanceSums(), rows=0, identical=False)
+    risk = model.risk(standardizer.apply(rows.features))
+    return EvaluationSums(
+        ConcordanceSums.of(risk, rows.time, rows.event),
+        rows=len(rows),
+        identical=identical_predictions(risk),
+    )
+
+
+def _privatized(
+    site: SurvivalSite, before: Arrays, model: SurvivalModel, request: TrainConfig
+) -> Arrays:
+    settings = site.config.privatization
+    trained = arrays_of(model.network)
+    if settings is None:
+        return trained
+    update = privatize(
+        before,
+        trained,
+        clip_norm=settings.clip_norm,
+        noise=settings.noise(num_clients=request.num_clients),
+        source=noise_source(site.noise_rng(request.server_round)),
+    )
+    return update.arrays

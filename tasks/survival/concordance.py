@@ -1,0 +1,346 @@
+"""Harrell's concordance within sites, from five sums a site.
+
+A pair of rows is compared only if both rows belong to one site, so nothing of a single row has to
+leave it. The pooled value is the ratio of the summed concordant to the summed comparable pairs,
+which is the C index stratified by site. It is not the C index of the pooled rows, which also
+compares rows of different sites.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+NO_COMPARABLE_PAIRS = "no-comparable-pairs"
+AT_BOUNDARY = "c-index-at-boundary"
+NO_VARIANCE = "no-variance"
+
+IDENTICAL_ACROSS_SAMPLES = "identical_across_samples"
+EXACTLY_HALF = "c_index_exactly_half"
+NEGLIGIBLE_SPREAD = "negligible_spread"
+
+# One standard deviation of the linear predictor below this is a hazard ratio below 1.01.
+SPREAD_NEAR_ZERO = 0.01
+
+# Below this share of sum(a_i^2), what is left of the variance is rounding.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class ConcordanceSums:
+    """What a site contributes to the concordance: five sums over pairs and rows.
+
+    Two rows are comparable if the one with the event left first: an event before any later time,
+    and an event before a censoring at the same time. Two events at one time are not comparable.
+    Row i takes part in ``b_i`` comparable pairs, of which ``a_i`` are concordant (the earlier
+    event has the higher risk; equal risks count 1/2). A pair counts for both of its rows, so
+    ``sum(b_i)`` is twice the number of pairs.
+
+    Attributes
+    ----------
+    a : float
+        Concordant pairs, each pair once: ``sum(a_i) / 2``.
+    b : float
+        Comparable pairs, each pair once: ``sum(b_i) / 2``.
+    aa, ab, bb : float
+        ``sum(a_i ** 2)``, ``sum(a_i * b_i)`` and ``sum(b_i ** 2)`` over rows.
+
+    Raises
+    ------
+    ValueError
+        If a sum is not finite or negative, or there are more concordant than comparable pairs.
+    """
+
+    a: float = 0.0
+    b: float = 0.0
+    aa: float = 0.0
+    ab: float = 0.0
+    bb: float = 0.0
+
+    def __post_init__(self) -> None:
+        sums = (self.a, self.b, self.aa, self.ab, self.bb)
+        if not all(math.isfinite(value) and value >= 0 for value in sums):
+            raise ValueError(f"concordance sums must be finite and not negative, got {sums}")
+        if self.a > self.b:
+            raise ValueError(f"{self.a} concordant pairs of only {self.b} comparable ones")
+
+    @classmethod
+    def of(cls, risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike) -> ConcordanceSums:
+        """Sums over the rows of one site, in O(n log n).
+
+        Parameters
+        ----------
+        risk : array_like, shape (n,)
+            Predicted risk; higher means an earlier event. Only its order matters.
+        time : array_like, shape (n,)
+            Follow-up times.
+        event : array_like of bool, shape (n,)
+            True where the event was seen, False where the row was censored.
+
+        Raises
+        ------
+        ValueError
+            If lengths differ, a risk is NaN or a time is not finite.
+        """
+        concordant, comparable = pair_counts(risk, time, event)
+        return cls(
+            a=float(concordant.sum() / 2),
+            b=float(comparable.sum() / 2),
+            aa=float(concordant @ concordant),
+            ab=float(concordant @ comparable),
+            bb=float(comparable @ comparable),
+        )
+
+    def __add__(self, other: ConcordanceSums) -> ConcordanceSums:
+        return ConcordanceSums(
+            a=self.a + other.a,
+            b=self.b + other.b,
+            aa=self.aa + other.aa,
+            ab=self.ab + other.ab,
+            bb=self.bb + other.bb,
+        )
+
+
+@dataclass(frozen=True)
+class Concordance:
+    """Pooled concordance with its confidence interval.
+
+    Attributes
+    ----------
+    value : float or None
+        C in 0..1; None if no pair is comparable.
+    lower, upper : float or None
+        Bounds of the interval; None if it does not exist (see `reason`).
+    comparable_pairs : float
+        Number of pairs that C rests on.
+    reason : str
+        Why something is missing: ``no-comparable-pairs``, ``c-index-at-boundary`` (C is 0 or 1,
+        where the logit is infinite), ``no-variance`` (every row has the same share of concordant
+        pairs, as with identical predictions); empty if nothing is.
+    """
+
+    value: float | None
+    lower: float | None
+    upper: float | None
+    comparable_pairs: float
+    reason: str = ""
+
+
+def concordance(sums: ConcordanceSums, confidence_level: float) -> Concordance:
+    """C and its confidence interval on the logit scale, from the sums of all sites.
+
+    Parameters
+    ----------
+    sums : ConcordanceSums
+        Sum of the sites' sums.
+    confidence_level : float
+        In (0, 1), for example .95.
+
+    Raises
+    ------
+    ValueError
+        If the confidence level is out of range.
+    """
+    if not 0 < confidence_level < 1:
+        raise ValueError(f"confidence level must be between 0 and 1, got {confidence_level}")
+    if sums.b == 0:
+        return Concordance(None, None, None, 0.0, NO_COMPARABLE_PAIRS)
+    value = sums.a / sums.b
+    if sums.a in (0.0, sums.b):
+        return Concordance(value, None, None, sums.b, AT_BOUNDARY)
+    variance = concordance_variance(sums)
+    if variance == 0:
+        return Concordance(value, None, None, sums.b, NO_VARIANCE)
+    half_width = (
+        NormalDist().inv_cdf(0.5 + confidence_level / 2)
+        * math.sqrt(variance)
+        / (value * (1 - value))
+    )
+    logit = math.log(value / (1 - value))
+    return Concordance(value, _logistic(logit - half_width), _logistic(logit + half_width), sums.b)
+
+
+def concordance_variance(sums: ConcordanceSums) -> float:
+    """Variance of C = A / B, ``sum((a_i - C b_i) ** 2) / B ** 2``.
+
+    C solves sum over pairs (concordant - C comparable) = 0. That sum is a U-statistic, and its
+    projection gives each row the pairs it takes part in, a_i - C b_i, without a factor: hence
+    a_i and b_i count a pair for both of its rows while B counts it once. It is the infinitesimal
+    jackknife of a ratio.
+
+    Rows of all sites enter as one sample, so where sites differ in their own C, that difference
+    is taken for chance and the variance is too large (by 10 % with C from .57 to .73).
+
+    Raises
+    ------
+    ValueError
+        If there is no comparable pair.
+    """
+    if sums.b == 0:
+        raise ValueError("no comparable pairs: the concordance has no variance")
+    value = sums.a / sums.b
+    squares = sums.aa - 2 * value * sums.ab + value**2 * sums.bb
+    if squares <= _ROUNDING * sums.aa:
+        return 0.0
+    return squares / sums.b**2
+
+
+def collapse(
+    concordance: Concordance, *, identical_across_samples: bool, spread: float
+) -> tuple[str, ...]:
+    """Signs that the model predicts the same for everybody.
+
+    Parameters
+    ----------
+    concordance : Concordance
+        Pooled concordance of the model.
+    identical_across_samples : bool
+        All predictions are equal, see `identical_predictions`.
+    spread : float
+        Standard deviation of the linear predictor over all rows.
+
+    Returns
+    -------
+    tuple of str
+        One line a sign, each starting with its name (``identical_across_samples``,
+        ``c_index_exactly_half``, ``negligible_spread``); empty if there is none.
+    """
+    signs = []
+    if identical_across_samples:
+        signs.append(f"{IDENTICAL_ACROSS_SAMPLES}: every row has the same prediction")
+    if concordance.value == 0.5:
+        signs.append(
+            f"{EXACTLY_HALF}: C is exactly .5 over {concordance.comparable_pairs:.0f} pairs, "
+            "as it is for equal predictions"
+        )
+    lower, upper = concordance.lower, concordance.upper
+    if (
+        spread < SPREAD_NEAR_ZERO
+        and lower is not None
+        and upper is not None
+        and lower <= 0.5 <= upper
+    ):
+        signs.append(
+            f"{NEGLIGIBLE_SPREAD}: the linear predictor varies by a standard deviation of "
+            f"{spread:.2g} only, and the interval of C ({lower:.3f} to {upper:.3f}) contains .5"
+        )
+    return tuple(signs)
+
+
+def identical_predictions(risk: npt.ArrayLike) -> bool:
+    """Whether all predictions of a site are equal, bit for bit (no rows: True)."""
+    values = np.asarray(risk)
+    return bool(values.size == 0 or np.all(values == values.flat[0]))
+
+
+def pair_counts(
+    risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray]:
+    """Concordant and comparable pairs of every row, ``(a_i, b_i)``, each of shape (n,).
+
+    Parameters and errors are those of `ConcordanceSums.of`.
+    """
+    risk, time, event = _checked(risk, time, event)
+    rank = _ranks(risk)
+    # An event precedes a censoring at the same time: then "comparable" is "event, and a later key".
+    key = 2 * _ranks(time) + ~event
+    by_key = np.argsort(key, kind="stable")
+    sorted_key, sorted_rank = key[by_key], rank[by_key]
+    is_event = event[by_key]
+
+    # The row as the later one of the pair: events that precede it and have the higher risk.
+    earlier = np.searchsorted(sorted_key[is_event], key, side="left")
+    comparable = earlier.astype(np.float64)
+    concordant = comparable - _mid_counts_of_prefix(sorted_rank[is_event], earlier, rank)
+
+    # The row as the earlier one, which must be an event: later rows with the lower risk.
+    passed = np.searchsorted(sorted_key, key[event], side="right")
+    comparable[event] += risk.size - passed
+    concordant[event] += _mid_counts(rank)[event]
+    concordant[event] -= _mid_counts_of_prefix(sorted_rank, passed, rank[event])
+    return concordant, comparable
+
+
+def _checked(
+    risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike
+) -> tuple[npt.NDArray[Any], FloatArray, npt.NDArray[np.bool_]]:
+    """Arrays of one length, or a ValueError with all that is wrong."""
+    risks = np.asarray(risk)
+    times = np.asarray(time, dtype=np.float64)
+    events = np.asarray(event)
+    if risks.ndim != 1 or risks.shape != times.shape or risks.shape != events.shape:
+        raise ValueError(
+            "risk, time and event must be vectors of one length, "
+            f"got shapes {risks.shape}, {times.shape} and {events.shape}"
+        )
+    faults = []
+    if np.isnan(risks).any():
+        faults.append(f"{np.isnan(risks).sum()} of {risks.size} risks are NaN")
+    if not np.isfinite(times).all():
+        faults.append(f"{(~np.isfinite(times)).sum()} of {times.size} times are not finite")
+    if events.dtype != np.bool_ and not np.isin(events, (0, 1)).all():
+        faults.append("events must be true or false (1 or 0)")
+    if faults:
+        raise ValueError("; ".join(faults))
+    return risks, times, events.astype(np.bool_)
+
+
+def _ranks(values: npt.NDArray[Any]) -> IntArray:
+    """Dense ranks from 0; equal values share one."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _mid_counts(ranks: IntArray) -> FloatArray:
+    """For every row, the rows below and half of the rows equal to it, itself among them."""
+    equal = np.bincount(ranks)
+    mid: FloatArray = np.cumsum(equal) - equal / 2
+    return mid[ranks]
+
+
+def _mid_counts_of_prefix(values: IntArray, lengths: IntArray, ranks: IntArray) -> FloatArray:
+    """Values below, and half of those equal to ``ranks[i]``, among the first ``lengths[i]``."""
+    below, below_or_equal = np.split(
+        _count_below(values, np.tile(lengths, 2), np.concatenate((ranks, ranks + 1))), 2
+    )
+    return (below + below_or_equal) / 2
+
+
+def _count_below(values: IntArray, lengths: IntArray, limits: IntArray) -> IntArray:
+    """Count, for every query i, the values below ``limits[i]`` among the first ``lengths[i]``.
+
+    A wavelet matrix: the values are partitioned stably by one bit after the other, from the
+    highest, and every query follows the bits of its limit with its interval of positions. Where
+    the limit has a 1, the interval's values with a 0 lie below it. All queries take one step
+    together, so there are as many steps as a rank has bits: O((n + queries) log n).
+    """
+    below = np.zeros(lengths.shape, dtype=np.int64)
+    if values.size == 0 or limits.size == 0:
+        return below
+    start, stop = np.zeros_like(lengths), lengths
+    bits = int(max(values.max(), limits.max())).bit_length()
+    for bit in range(bits - 1, -1, -1):
+        is_zero = (values >> bit) & 1 == 0
+        zeros_before = np.concatenate(([0], np.cumsum(is_zero)))
+        zeros_start, zeros_stop = zeros_before[start], zeros_before[stop]
+        limit_has_one = (limits >> bit) & 1 == 1
+        below += np.where(limit_has_one, zeros_stop - zeros_start, 0)
+        zeros = zeros_before[-1]
+        start = np.where(limit_has_one, zeros + start - zeros_start, zeros_start)
+        stop = np.where(limit_has_one, zeros + stop - zeros_stop, zeros_stop)
+        values = np.concatenate((values[is_zero], values[~is_zero]))
+    return below
+
+
+def _logistic(value: float) -> float:
+    """Inverse of the logit, without overflow for either sign."""
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    return math.exp(value) / (1 + math.exp(value))

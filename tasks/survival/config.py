@@ -1,0 +1,137 @@
+"""Configuration of the survival task: every key with its type, range, default and meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.privacy.mechanisms import PrivatizationSettings
+
+
+class SurvivalConfig(BaseModel):
+    """Settings of one survival run (``survival.*`` in the run configuration)."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+    )
+
+    data: Annotated[
+        str,
+        Field(description="simulation: name of a bundled data set, or path of a CSV or Parquet file"),
+    ] = "gbsg2"
+    partition: Annotated[
+        Literal["iid"],
+        Field(description="simulation: how rows are dealt to sites"),
+    ] = "iid"
+    time: Annotated[
+        str, Field(description='column of follow-up times; "" means "time", or the bundled one')
+    ] = ""
+    event: Annotated[
+        str, Field(description='column of event indicators; "" means "event", or the bundled one')
+    ] = ""
+    event_value: Annotated[str, Field(description="value of the event column: event seen")] = "1"
+    censored_value: Annotated[str, Field(description="value of the event column: censored")] = "0"
+    features: Annotated[
+        str,
+        Field(description='feature columns, comma-separated; "" means every other column'),
+    ] = ""
+
+    model: Annotated[Literal["DeepSurv"], Field(description="model to train")] = "DeepSurv"
+    hidden_layers: Annotated[
+        str,
+        Field(
+            pattern=r"^\d+(,\d+)*$",
+            description="units of the hidden layers, comma-separated",
+        ),
+    ] = "32,32"
+    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout rate")] = 0.1
+
+    rounds: Annotated[int, Field(ge=1, le=100_000, description="rounds of training")] = 30
+    local_steps: Annotated[
+        int, Field(ge=1, le=100_000, description="optimizer steps of a site in a round")
+    ] = 10
+    learning_rate: Annotated[
+        float, Field(gt=0, le=10, allow_inf_nan=False, description="Adam's learning rate")
+    ] = 0.01
+    weight_decay: Annotated[
+        float, Field(ge=0, le=10, allow_inf_nan=False, description="decoupled weight decay")
+    ] = 0.01
+    batch_size: Annotated[
+        int, Field(ge=2, description="rows of a step; larger than the site's rows: all of them")
+    ] = 256
+    weighting: Annotated[
+        Literal["examples", "equal"], Field(description="weight of a site in the average")
+    ] = "examples"
+
+    test_fraction: Annotated[
+        float, Field(ge=0, le=0.9, description="share of each site's rows kept for evaluation")
+    ] = 0.2
+    evaluate_every: Annotated[
+        int, Field(ge=1, description="evaluate the global model every so many rounds")
+    ] = 1
+    confidence_level: Annotated[
+        float, Field(gt=0.5, lt=1, description="level of confidence intervals")
+    ] = 0.95
+    horizon: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="end of the time grid of the baseline hazard; 0: a round number that fewer "
+            "than privacy-level times of any site exceed",
+        ),
+    ] = 0.0
+    time_bins: Annotated[int, Field(ge=4, le=10_000, description="cells of the time grid")] = 128
+
+    privacy_level: Annotated[
+        int,
+        Field(ge=1, description="rows that stand behind every sum that leaves a site in clear"),
+    ] = 5
+    on_small_site: Annotated[
+        Literal["error", "exclude"],
+        Field(description="a site with too few rows: end the run, or go on without it"),
+    ] = "error"
+
+    dp_mechanism: Annotated[
+        Literal["gaussian", "laplace", "none"],
+        Field(description='noise on the clipped update, added at the site; "none" switches it off'),
+    ] = "gaussian"
+    dp_clip_norm: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="bound of the update's L2 norm")
+    ] = 0.5
+    dp_noise_multiplier: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="drives gaussian noise")
+    ] = 0.05
+    dp_sensitivity: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="factor on the noise scale")
+    ] = 1.0
+    dp_epsilon: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="drives laplace noise; no epsilon achieved"),
+    ] = 1.0
+    dp_delta: Annotated[
+        float, Field(gt=0, lt=1, description="drives nothing; kept for the Renyi conversion")
+    ] = 1e-5
+
+    @property
+    def hidden_units(self) -> tuple[int, ...]:
+        """Units of the hidden layers, from the first to the last."""
+        return tuple(int(units) for units in self.hidden_layers.split(","))
+
+    @property
+    def privatization(self) -> PrivatizationSettings | None:
+        """How updates are privatized; None if they are not."""
+        if self.dp_mechanism == "none":
+            return None
+        return PrivatizationSettings(
+            mechanism=self.dp_mechanism,
+            clip_norm=self.dp_clip_norm,
+            noise_multiplier=self.dp_noise_multiplier,
+            sensitivity=self.dp_sensitivity,
+            epsilon=self.dp_epsilon,
+        )

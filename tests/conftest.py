@@ -1,0 +1,16 @@
+"""What every test session needs: a Flower home of its own, and no telemetry."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+# Set before anything imports flwr, which reads some of these at import.
+_HOME = tempfile.TemporaryDirectory(prefix="fedapp-test-flwr-")
+os.environ["FLWR_HOME"] = _HOME.name
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+with socket.socket() as _probe:
+    _probe.bind(("127.0.0.1", 0))
+    os.environ["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(_probe.getsockname()[1])

@@ -1,0 +1,477 @@
+"""The report of a run: one file that needs nothing else, whatever the run left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedapp.report import figures, format_duration, write_report
+from fedapp.report.ledger import format_bytes, format_ranges, site_traffic, sum_flows
+from fedapp.run_folder import LedgerRow, RunFolder, RunFolderError
+
+PRIVACY = "Noise of σ = 0.0112 on every element; no (ε, δ) is claimed & nothing else."
+ALL_FIGURES = {"convergence", "survival-curves", "noise-to-signal", "bytes-by-step"}
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Collects elements, links and text of a page, and checks that its elements are closed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href", "srcset", "action", "data", "poster"}:
+                self.links.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.pieces).split())
+
+
+def make_run(
+    base: Path,
+    *,
+    sites: Sequence[str] = ("site-0", "site-1", "site-2"),
+    rounds: int = 6,
+    private: bool = True,
+    curves: bool = True,
+    summary: dict[str, Any] | None = None,
+) -> RunFolder:
+    """Leave the files of a finished survival run with known numbers."""
+    folder = RunFolder.create(base, task="survival")
+    config = {
+        "task": "survival",
+        "survival.rounds": rounds,
+        "survival.dp-mechanism": "gaussian" if private else "none",
+        "survival.dp-noise-multiplier": 0.05,
+    }
+    defaults = {**config, "survival.rounds": 30}
+    meanings = {"survival.rounds": "rounds of training"}
+    folder.write_config(config, seed=0, runtime="in-process", defaults=defaults, meanings=meanings)
+    for number in range(1, rounds + 1):
+        value = 0.7 - 0.2 / number
+        line: dict[str, Any] = {"round": number, "c-index": value, "comparable-pairs": 12345}
+        line |= {"c-index-lower": value - 0.05, "c-index-upper": value + 0.04}
+        if private:
+            line["noise-to-signal"] = {
+                site: 0.5 + 0.1 * number + 0.01 * index for index, site in enumerate(sites)
+            }
+        folder.append_metrics(line)
+    folder.write_ledger(ledger_of(sites, rounds=rounds))
+    if curves:
+        times = np.linspace(0, 100, 21)
+        names_and_rates = {"low risk": 0.002, "high risk": 0.01}
+        groups = [
+            {
+                "name": name,
+                "rows": 40,
+                "predicted": np.exp(-rate * times),
+                "kaplan-meier": np.round(np.exp(-rate * times), 1),
+            }
+            for name, rate in names_and_rates.items()
+        ]
+        folder.write_json("curves.json", {"times": times, "groups": groups})
+    final: dict[str, Any] = {
+        "c-index": 0.6789,
+        "c-index-lower": 0.6123,
+        "c-index-upper": 0.7321,
+        "rounds": rounds,
+        "n-sites": len(sites),
+        "sites": [{"site": site, "rows": 1234, "events": 56, "test-rows": 25} for site in sites],
+        "privacy": PRIVACY,
+    }
+    if private:
+        final |= {"noise-driver": "dp_noise_multiplier"}
+        final |= {"noise-to-signal-median": 0.85, "noise-to-signal-max": 1.12}
+    folder.finish("ok", summary={**final, **(summary or {})})
+    return folder
+
+
+def ledger_of(sites: Sequence[str], *, rounds: int) -> list[LedgerRow]:
+    rows: list[LedgerRow] = []
+    for exchange in range(1, rounds + 2):
+        step = "query.set_up" if exchange == 1 else "train"
+        for site in sites:
+            for sender, receiver, size, reveals in (
+                ("server", site, 1000, "the global model"),
+                (site, "server", 2000, "the noisy update"),
+            ):
+                rows.append(
+                    {
+                        "exchange": exchange,
+                        "step": step,
+                        "sender": sender,
+                        "receiver": receiver,
+                        "bytes": size,
+                        "sealed": False,
+                        "reveals": reveals,
+                    }
+                )
+    return rows
+
+
+def figure_names(folder: RunFolder) -> set[str]:
+    names = {path.stem for path in folder.figures.iterdir()}
+    assert {path.name for path in folder.figures.iterdir()} == {
+        f"{name}.{suffix}" for name in names for suffix in ("png", "svg")
+    }
+    return names
+
+
+def assert_drawn(folder: RunFolder, name: str) -> None:
+    with Image.open(folder.figures / f"{name}.png") as image:
+        assert image.info["dpi"] == pytest.approx((150, 150), abs=0.1)
+        assert image.width == round(150 * figures.WIDTH)
+        assert image.height > 150
+        pixels = np.asarray(image.convert("RGB"), dtype=float)
+    assert pixels.reshape(-1, 3).var(axis=0).min() > 0
+    # ink spread over the picture, not only in a corner
+    ink = np.argwhere(pixels.min(axis=2) < 250)
+    assert (np.ptp(ink, axis=0) > 0.6 * np.array(pixels.shape[:2])).all()
+    svg = ElementTree.parse(folder.figures / f"{name}.svg").getroot()
+    assert svg.tag.endswith("svg")
+    assert len(list(svg.iter("{http://www.w3.org/2000/svg}path"))) > 5
+
+
+def test_the_page_holds_what_the_run_left(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    path = write_report(folder.path)
+    assert path == folder.path / "report.html"
+    text = Reader(path).text
+    assert "0.679 95 % CI 0.612 – 0.732" in text
+    assert PRIVACY in text
+    assert "share of comparable pairs of rows" in text
+    assert "pairs across sites are not compared" in text
+    assert "server's estimate from what it received" in text
+    assert "dp-noise-multiplier = 0.05" in text
+    assert "The noise was up to 1.12 times as large" in text
+    assert "changed, default 30 rounds of training" in text
+    assert "1 of 4 keys differ" in text
+    assert "Comparable pairs: 12 345" in text.replace("\u202f", " ")
+    # 7 exchanges x 3 sites x (1000 + 2000) bytes
+    assert "63.0 kB" in text
+    assert "train sites → server the noisy update in clear 2–7 18 36.0 kB" in text
+    assert "site-1 1 234 56 25 0.86 14.0 kB 7.0 kB" in text.replace("\u202f", " ")
+    assert figure_names(folder) == ALL_FIGURES
+    for name in ALL_FIGURES:
+        assert_drawn(folder, name)
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    path = write_report(make_run(tmp_path).path)
+    reader = Reader(path)
+    assert reader.tags.count("svg") == 4
+    assert not {"script", "link", "iframe", "object", "embed"} & set(reader.tags)
+    assert all(link.startswith(("#", "data:")) for link in reader.links)
+    source = path.read_text(encoding="utf-8")
+    assert "@import" not in source
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", source))
+    assert len(reader.ids) == len(set(reader.ids))
+    fragments = {link[1:] for link in reader.links if link.startswith("#")}
+    assert fragments <= set(reader.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", source)) <= set(reader.ids)
+
+
+def test_remade_to_the_same_bytes(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    first = write_report(folder.path).read_bytes()
+    drawn = {path.name: path.read_bytes() for path in folder.figures.iterdir()}
+    for path in folder.figures.iterdir():
+        path.unlink()
+    folder.figures.rmdir()
+    assert write_report(folder.path).read_bytes() == first
+    assert {path.name: path.read_bytes() for path in folder.figures.iterdir()} == drawn
+
+
+def test_style_of_the_reader_changes_nothing_and_is_left_alone(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    folder = make_run(tmp_path)
+    first = write_report(folder.path).read_bytes()
+    with mpl.rc_context({"font.size": 20, "figure.dpi": 50, "savefig.bbox": "tight"}):
+        assert write_report(folder.path).read_bytes() == first
+        assert mpl.rcParams["font.size"] == 20
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    hostile = [
+        '<script>alert("x")</script>',
+        "</svg><img src=http://x onerror=y>",
+        "$\\frac{$",
+        "東京",
+    ]
+    groups = [{"name": name, "rows": 9, "predicted": [1, 0.5]} for name in hostile]
+    folder = make_run(tmp_path, sites=hostile, summary={"faults": [hostile[0]], "privacy": "<b>x"})
+    folder.write_json("curves.json", {"times": [0, 1], "groups": groups})
+    rows = folder.read().ledger
+    folder.write_ledger([{**row, "step": hostile[0], "reveals": hostile[1]} for row in rows])
+    path = write_report(folder.path)
+    reader = Reader(path)
+    assert not {"script", "img", "b"} & set(reader.tags)
+    for name in hostile:
+        assert name in reader.text
+    assert "<script" not in path.read_text(encoding="utf-8")
+
+
+def test_one_round(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=1)
+    write_report(folder.path)
+    assert figure_names(folder) == ALL_FIGURES
+    for name in ALL_FIGURES:
+        assert_drawn(folder, name)
+
+
+def test_hundred_sites(tmp_path: Path) -> None:
+    sites = [f"site-{index}" for index in range(100)]
+    folder = make_run(tmp_path, sites=sites)
+    reader = Reader(write_report(folder.path))
+    assert all(site in reader.pieces for site in sites)
+    for name in ALL_FIGURES:
+        assert_drawn(folder, name)
+
+
+def test_very_many_lines_are_drawn_as_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = [f"site-{index}" for index in range(40)]
+    folder = make_run(tmp_path, sites=sites, rounds=30)
+    as_lines = write_report(folder.path).stat().st_size
+    monkeypatch.setattr("fedapp.report.survival._RASTER_POINTS", 1000)
+    path = write_report(folder.path)
+    assert any(link.startswith("data:image/png") for link in Reader(path).links)
+    assert path.stat().st_size < as_lines
+
+
+def test_privacy_off(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, private=False, summary={"privacy": "No noise: updates in clear."})
+    text = Reader(write_report(folder.path)).text
+    assert "Privatization off" in text
+    assert "No noise: updates in clear." in text
+    assert "No figure of noise to signal: no noise was added." in text
+    assert figure_names(folder) == ALL_FIGURES - {"noise-to-signal"}
+
+
+@pytest.mark.parametrize(
+    ("curves", "reason"),
+    [
+        (None, "the run folder has no curves.json"),
+        ({"times": [], "groups": []}, "curves.json has no times or no risk groups"),
+        ({"times": [0, 1], "groups": [{"name": "a", "rows": 4}]}, "curves.json holds no curve"),
+        (
+            {"times": [0, 1], "groups": [{"name": "a", "predicted": [1.0]}]},
+            "'predicted' of a group and the times differ in length",
+        ),
+    ],
+)
+def test_missing_curves(tmp_path: Path, curves: dict[str, Any] | None, reason: str) -> None:
+    folder = make_run(tmp_path)
+    write_report(folder.path)
+    assert "survival-curves" in figure_names(folder)
+    (folder.path / "curves.json").unlink()
+    if curves is not None:
+        folder.write_json("curves.json", curves)
+    assert "No survival curves: " in (text := Reader(write_report(folder.path)).text)
+    assert reason in text
+    # the figure of the earlier report is gone too
+    assert figure_names(folder) == ALL_FIGURES - {"survival-curves"}
+
+
+def test_curves_with_gaps(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    group = {"name": "all", "kaplan-meier": [1.0, None, 0.4, 0.2], "predicted": [1, 0.8, 0.5, None]}
+    folder.write_json("curves.json", {"times": [0, 1, 2, 3], "groups": [group]})
+    write_report(folder.path)
+    assert_drawn(folder, "survival-curves")
+
+
+def test_ratio_without_bound_is_a_gap_that_is_explained(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    assert "Where a line has a gap" not in Reader(write_report(folder.path)).text
+    folder = make_run(tmp_path)
+    folder.append_metrics({"round": 7, "noise-to-signal": {"site-0": float("inf"), "site-1": 50.0}})
+    assert "Where a line has a gap" in Reader(write_report(folder.path)).text
+    # a logarithmic axis, its numbers written out
+    svg = (folder.figures / "noise-to-signal.svg").read_text()
+    assert ">100<" in svg or ">50<" in svg
+    assert "mathdefault" not in svg
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("refused", "Refused: survival.rounds = 0"),
+        ("failed", "Failed: survival.rounds = 0"),
+        ("not-estimable", "Not estimable: survival.rounds = 0"),
+        (None, "has not finished"),
+    ],
+)
+def test_a_run_without_metrics(tmp_path: Path, status: str | None, words: str) -> None:
+    folder = RunFolder.create(tmp_path, task="survival")
+    if status:
+        folder.finish(status, "survival.rounds = 0")
+    text = Reader(write_report(folder.path)).text
+    assert words in text
+    assert "no estimate" in text
+    assert "No figure of convergence: no round has a C-index." in text
+    assert "nothing was exchanged" in text
+    assert "No site took part" in text
+    assert figure_names(folder) == set()
+
+
+def test_faults_and_diagnostics_lead_the_page(tmp_path: Path) -> None:
+    summary = {
+        "faults": [{"site": "site-1", "code": "late", "reasons": ["no reply in 600 s"]}],
+        "excluded": ["site-2: 3 rows, fewer than 5"],
+        "diagnostics": ["identical_across_samples: all predictions are equal"],
+    }
+    text = Reader(write_report(make_run(tmp_path, summary=summary).path)).text
+    head = text[: text.index("C-index within sites")]
+    assert "Fault: site site-1, code late, reasons no reply in 600 s" in head
+    assert "Excluded: site-2: 3 rows, fewer than 5" in head
+    assert "Diagnostic: identical_across_samples: all predictions are equal" in head
+
+
+def test_a_task_without_a_report_of_its_own(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, task="other-task")
+    folder.write_ledger(ledger_of(["a"], rounds=1))
+    folder.finish("ok", summary={})
+    text = Reader(write_report(folder.path)).text
+    assert "Federated run: other-task" in text
+    assert "the noisy update" in text
+    assert figure_names(folder) == {"bytes-by-step"}
+
+
+def test_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"it lacks config\.json"):
+        write_report(tmp_path)
+
+
+def test_flows_are_summed_by_step_and_direction() -> None:
+    base = ledger_of(["a"], rounds=0)[0]
+    rows: list[LedgerRow] = [
+        {**base, "exchange": 3, "step": "shares", "sender": "b", "receiver": "a", "sealed": True},
+        {**base, "exchange": 2, "step": "shares", "sender": "a", "receiver": "b", "bytes": 30},
+        {**base, "exchange": 1, "step": "keys", "sender": "a", "receiver": "server", "bytes": 7},
+        {**base, "exchange": 1, "step": "keys", "sender": "server", "receiver": "a", "bytes": 5},
+    ]
+    flows = sum_flows(rows)
+    assert [(flow.step, flow.direction, flow.bytes, flow.messages) for flow in flows] == [
+        ("keys", "sites → server", 7, 1),
+        ("keys", "server → sites", 5, 1),
+        ("shares", "site → site", 1030, 2),
+    ]
+    assert flows[2].exchanges == (2, 3)
+    assert flows[2].sealed_words == "1 of 2 sealed"
+    assert flows[2].reveals == ("the global model",)
+    assert flows[0].sealed_words == "in clear"
+    assert site_traffic(rows) == {"a": (37, 1005), "b": (1000, 30)}
+
+
+@pytest.mark.parametrize(
+    ("volume", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (99_950, "100 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (3_210_000, "3.2 MB"),
+        (5 * 10**12, "5.0 TB"),
+        (5 * 10**15, "5000 TB"),
+    ],
+)
+def test_volumes_in_words(volume: int, words: str) -> None:
+    assert format_bytes(volume) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.412, "0.41 s"),
+        (9.999, "10.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (7800, "2 h 10 min"),
+    ],
+)
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert format_duration(seconds) == words
+
+
+def test_ranges_in_words() -> None:
+    assert format_ranges([1, 3, 4, 5, 9]) == "1, 3–5, 9"
+    assert format_ranges([]) == ""
+
+
+def test_matplotlib_is_imported_late_and_without_global_state(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from fedapp.report import write_report\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "write_report(Path(sys.argv[1]))\n"
+        "assert 'matplotlib' in sys.modules\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(folder.path)],
+        check=True,
+        env=environment,
+        timeout=60,
+    )
+
+
+def test_colours_of_text_stay() -> None:
+    """Only attributes of style become variables of the page."""
+    out = figures.for_page(
+        '<?xml version="1.0"?><svg width="3pt" height="4pt" viewBox="0 0 3 4"><metadata>m</metadata>'
+        '<g id="g1" clip-path="url(#c)"><text style="fill: #0072b2">id #0072b2</text></g></svg>',
+        name="f",
+    )
+    assert out == (
+        '<svg viewBox="0 0 3 4"><g id="f-g1" clip-path="url(#f-c)">'
+        '<text style="fill: var(--blue)">id #0072b2</text></g></svg>'
+    )

@@ -1,0 +1,115 @@
+"""The run configuration: one source, every fault at once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedapp import project_files, run_config
+from fedapp.fingerprint import VERSION
+from fedapp.run_config import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def flat(table: dict[str, object], prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def test_pyproject_has_the_defaults_of_the_code() -> None:
+    table = flat(PROJECT["tool"]["flwr"]["app"]["config"])
+    assert table == run_config.defaults()
+    assert {key: type(value) for key, value in table.items()} == {
+        key: type(value) for key, value in run_config.defaults().items()
+    }
+
+
+def test_generated_files_are_what_the_code_would_write() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert project_files.with_config_table(text) == text
+    assert (ROOT / "flower.toml").read_text(encoding="utf-8") == project_files.flower_toml()
+
+
+def test_flower_toml_is_a_run_configuration() -> None:
+    table = flat(tomllib.loads((ROOT / "flower.toml").read_text(encoding="utf-8")))
+    assert run_config.read(table) == run_config.read({})  # type: ignore[arg-type]
+
+
+def test_uv_excludes_every_direct_dependency() -> None:
+    """Flower would otherwise install them anew for every run."""
+    named = [
+        requirement.split("[")[0].split(">")[0].split("=")[0].split("<")[0].strip()
+        for requirement in PROJECT["project"]["dependencies"]
+    ]
+    assert PROJECT["tool"]["uv"]["exclude-dependencies"] == named
+
+
+def test_version_is_stated_once_more_and_equal() -> None:
+    assert PROJECT["project"]["version"] == VERSION
+
+
+def test_all_faults_at_once_with_name_value_and_range() -> None:
+    values = {
+        "seed": -1,
+        "min-sites": 1,
+        "survival.rounds": "30",
+        "survival.learning-rate": float("nan"),
+        "survival.dropout": True,
+        "survival.model": "DeepSurf",
+        "survival.hidden-layers": "32;32",
+        "survival.dp-mechanism": "exponential",
+    }
+    with pytest.raises(ConfigError) as caught:
+        run_config.read(values)
+    faults = caught.value.faults
+    assert len(faults) == len(values)
+    for key, value in values.items():
+        assert any(line.startswith(f"{key} = {value!r}: must be ") for line in faults), key
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("survival.round", "survival.rounds"),
+        ("survival.learning_rate", "survival.learning-rate"),
+        ("sede", "seed"),
+        ("dp-clip-norm", "survival.dp-clip-norm"),
+    ],
+)
+def test_unknown_key_names_the_nearest(wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {meant}"):
+        run_config.read({wrong: 1})
+
+
+def test_a_key_like_no_other_points_to_the_list() -> None:
+    with pytest.raises(ConfigError, match="fedapp config"):
+        run_config.read({"zzzzqqqq": 1})
+
+
+def test_whole_numbers_are_numbers_but_not_the_reverse() -> None:
+    assert run_config.read({"survival.learning-rate": 1}).survival.learning_rate == 1.0
+    with pytest.raises(ConfigError, match=r"survival.rounds = 3.0"):
+        run_config.read({"survival.rounds": 3.0})
+
+
+def test_equal_event_and_censoring_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must differ"):
+        run_config.read({"survival.event-value": "0"})
+
+
+def test_every_key_has_a_meaning_and_says_what_is_allowed() -> None:
+    for key in run_config.keys():
+        assert key.meaning, key
+        assert key.allowed, key
+
+
+def test_flat_gives_back_what_was_read() -> None:
+    values = {"seed": 7, "survival.rounds": 3, "survival.dp-mechanism": "none"}
+    read = run_config.read(values).flat()
+    assert {**run_config.defaults(), **values} == read
