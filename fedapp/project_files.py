@@ -39,10 +39,10 @@ def flower_toml() -> str:
     ]
     task = ""
     for key in run_config.keys():
-        prefix, _, name = key.name.rpartition(".")
-        if prefix != task:
-            task = prefix
-            lines += ["", f"[{prefix}]"]
+        name = key.name.rpartition(".")[2]
+        if key.task != task:
+            task = key.task
+            lines += ["", f"[{task}]"]
         lines += [f"# {key.meaning}", f"# {key.allowed}", f"{name} = {_value(key)}", ""]
     return "\n".join(lines).rstrip() + "\n"
 

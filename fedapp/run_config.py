@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -107,7 +108,8 @@ class RunConfig:
             key.name: _plain(getattr(model, key.field))
             for prefix, model in self._models()
             if prefix in ("", chosen)
-            for key in _keys_of(type(model), prefix)
+            for key in keys()
+            if key.task == prefix
         }
 
     def _models(self) -> Iterator[tuple[str, BaseModel]]:
@@ -117,8 +119,9 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the run configuration, as users see it."""
+    """One key of the run configuration, as users see it; `task` is ``""`` for general ones."""
 
+    task: str
     name: str
     field: str
     type: str
@@ -127,12 +130,13 @@ class Key:
     meaning: str
 
 
-def keys() -> list[Key]:
+@cache
+def keys() -> tuple[Key, ...]:
     """Return every key in the order in which tables show them."""
     found = list(_keys_of(GeneralConfig, ""))
     for task, model in TASK_CONFIGS.items():
         found.extend(_keys_of(model, task))
-    return found
+    return tuple(found)
 
 
 def defaults() -> dict[str, Value]:
@@ -159,10 +163,11 @@ def read(values: Mapping[str, object]) -> RunConfig:
         With every fault: unknown keys (the nearest known one is named), wrong types, values out
         of range.
     """
-    faults = [unknown_key(name) for name in values if name not in defaults()]
+    every = defaults()
+    faults = [unknown_key(name) for name in values if name not in every]
     models: dict[str, BaseModel] = {}
     for prefix, model in [("", GeneralConfig), *TASK_CONFIGS.items()]:
-        known = {key.name: key for key in _keys_of(model, prefix)}
+        known = {key.name: key for key in keys() if key.task == prefix}
         part = {
             known[name].field.replace("_", "-"): value
             for name, value in values.items()
@@ -195,10 +200,10 @@ def pyproject_table() -> str:
     lines = ["[tool.flwr.app.config]"]
     task = ""
     for key in keys():
-        prefix, _, name = key.name.rpartition(".")
-        if prefix != task:
-            task = prefix
-            lines += ["", f"[tool.flwr.app.config.{prefix}]"]
+        name = key.name.rpartition(".")[2]
+        if key.task != task:
+            task = key.task
+            lines += ["", f"[tool.flwr.app.config.{task}]"]
         lines.append(f"{name} = {toml_value(key.default)}  # {key.meaning} ({key.allowed})")
     return "\n".join(lines) + "\n"
 
@@ -226,6 +231,7 @@ def _keys_of(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for field, info in model.model_fields.items():
         name = field.replace("_", "-")
         yield Key(
+            task=prefix,
             name=f"{prefix}.{name}" if prefix else name,
             field=field,
             type=_type_name(info.annotation),
@@ -270,8 +276,7 @@ def _allowed(info: FieldInfo) -> str:
 
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
-    model = TASK_CONFIGS.get(prefix, GeneralConfig)
-    allowed = {key.field.replace("_", "-"): key for key in _keys_of(model, prefix)}
+    allowed = {key.field.replace("_", "-"): key for key in keys() if key.task == prefix}
     lines = []
     for fault in error.errors(include_url=False):
         key = allowed[str(fault["loc"][0])]

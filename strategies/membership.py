@@ -94,25 +94,22 @@ def _read_replies(
     exchange: Exchange, replies: list[Message], fingerprint: str
 ) -> tuple[dict[int, HelloReply], list[str]]:
     sites: dict[int, HelloReply] = {}
-    faults: list[str] = []
+    others: list[str] = []
     for message in replies:
         node = message.metadata.src_node_id
         try:
             reply = HelloReply.from_record(message.content)
         except ValueError:
-            faults.append(_other_code(exchange.name_of(node), "unknown", fingerprint))
+            others.append(f"{exchange.name_of(node)} (code that introduces itself otherwise)")
             continue
-        if reply.fingerprint != fingerprint:
-            name = reply.site or exchange.name_of(node)
-            faults.append(_other_code(name, reply.fingerprint, fingerprint))
-            continue
-        sites[node] = reply
-    return sites, faults
-
-
-def _other_code(name: str, theirs: str, ours: str) -> str:
-    return (
-        f"{name}: runs other code ({theirs}) than this ServerApp ({ours}); update the node, or, in "
-        "simulation, end the SuperLink that was started from another folder (or give each "
-        "checkout its own FLWR_HOME and FLWR_LOCAL_SUPERLINK_HTTP_API_PORT)"
-    )
+        if reply.fingerprint == fingerprint:
+            sites[node] = reply
+        else:
+            others.append(f"{reply.site or exchange.name_of(node)} ({reply.fingerprint})")
+    if not others:
+        return sites, []
+    return sites, [
+        f"other code than this ServerApp's ({fingerprint}) runs at {', '.join(sorted(others))}: "
+        "update these nodes; in simulation, end the SuperLink that was started from another "
+        "folder, or give each checkout its own FLWR_HOME and FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
+    ]

@@ -108,17 +108,17 @@ def test_counts_of_each_group_are_coarsened(rows, baseline):
 def test_small_groups_of_a_site_are_suppressed(baseline):
     time, event = np.linspace(100, 2900, 24), np.ones(24, dtype=bool)
     common = {"baseline": baseline, "grid": curve_grid(3000.0, 128), "privacy_level": 5}
-    risk = np.repeat([-1.0, 0.0, 1.0], [10, 10, 4])
+    risk = np.repeat([-1.0, 0.0, 1.0], [5, 15, 4])
     few = GroupCurves.of(time, event, risk, cuts=[-0.5, 0.5], **common)
     assert few.suppressed.tolist() == [False, False, True]
-    assert few.rows.tolist() == [10, 10, 0]
+    assert few.rows.tolist() == [5, 15, 0]
     assert few.survival_sum[2].sum() == few.at_risk_count[2].sum() == few.events[2].sum() == 0
 
     # A group without any row is not told from one with a few.
     none = GroupCurves.of(time[:20], event[:20], risk[:20], cuts=[-0.5, 0.5], **common)
     assert none.suppressed[2]
     low, _, high = pool_curves([few, none])
-    assert (low.rows, low.suppressed_sites) == (20, 0)
+    assert (low.rows, low.suppressed_sites) == (10, 0)
     assert (high.rows, high.suppressed_sites) == (0, 2)
     assert high.mean_predicted is None
     assert high.kaplan_meier is None

@@ -323,7 +323,25 @@ BROKEN = {
         "a.csv",
         HEADER + ROW * 5000 + b"5,1,M\xfcller\n",
         "unreadable-file",
-        "column 3",
+        "line 5002",
+    ),
+    "latin-1 row, too long": (
+        "a.csv",
+        HEADER + ROW + f"5,1,1,Müller {CANARY}\n".encode("latin-1"),
+        "unreadable-file",
+        "line 3",
+    ),
+    "utf-8 cut within a letter": (
+        "a.csv",
+        HEADER + ROW + b"5,1,M\xc3",
+        "unreadable-file",
+        "line 3",
+    ),
+    "latin-1 packed": (
+        "a.csv.gz",
+        gzip.compress(HEADER + b"5,1,M\xfcller\n"),
+        "unreadable-file",
+        "line 2",
     ),
     "latin-1 header": ("a.csv", "größe,time\n1,2\n".encode("latin-1"), "unreadable-file", "UTF-8"),
     "utf-16": ("a.csv", (HEADER + ROW).decode().encode("utf-16"), "unreadable-file", "UTF-8"),
@@ -409,6 +427,15 @@ def test_damage_anywhere_is_read_or_refused(
         read(path)
     except SiteFault:
         refusal(lambda: read(path))
+
+
+def test_line_that_is_not_utf8_across_chunks(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "time,note\n" + "1,größe\n" * 20
+    for size in range(1, 12):
+        monkeypatch.setattr(files, "_CHUNK_BYTES", size)
+        assert len(read(put(f"good{size}.csv", text.encode()))) == 20
+        bad = put(f"bad{size}.csv", text.encode() + "1,größe\n".encode("latin-1") + b"1,\xff\n")
+        assert "line 22 is not UTF-8" in str(refusal(lambda path=bad: read(path)))
 
 
 def test_missing_file_folder_and_device(tmp_path: Path) -> None:

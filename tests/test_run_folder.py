@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ import numpy as np
 import pytest
 
 from fedapp import run_folder as run_folder_module
-from fedapp import strict_json
 from fedapp.run_folder import LedgerRow, RunFolder, RunFolderError
 from fedapp.strict_json import plain, replace_bytes, replacing
 
@@ -98,10 +99,8 @@ def test_new_folder_is_absolute_named_and_complete(
 
 def test_never_an_existing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["aaaaaa", "aaaaaa", "aaaaaa", "bbbbbb"])
-    real = run_folder_module.secrets.token_hex
-    monkeypatch.setattr(
-        run_folder_module.secrets, "token_hex", lambda n: next(tokens) if n == 3 else real(n)
-    )
+    real = secrets.token_hex
+    monkeypatch.setattr(secrets, "token_hex", lambda n: next(tokens) if n == 3 else real(n))
     frozen = datetime.fromisoformat("2026-01-02T03:04:05+00:00")
 
     class Clock(datetime):
@@ -118,7 +117,7 @@ def test_never_an_existing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(first.read().rounds) == 1
     assert second.read().rounds == []
 
-    monkeypatch.setattr(run_folder_module.secrets, "token_hex", lambda n: "aaaaaa")
+    monkeypatch.setattr(secrets, "token_hex", lambda n: "aaaaaa")
     with pytest.raises(RunFolderError, match="no free name"):
         RunFolder.create(tmp_path, task="survival")
 
@@ -175,7 +174,7 @@ def test_a_failed_move_leaves_the_old_file(
     def fail(source: object, target: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(strict_json.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         folder.write_ledger([ROW])
     after = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}

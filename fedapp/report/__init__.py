@@ -90,7 +90,7 @@ def write_report(run_folder: Path) -> Path:
         sections=[
             *(_task_sections(task, run, folder) if task else []),
             _sites(run, task.site_columns(run) if task else {}),
-            _disclosure(run, flows, folder.figures),
+            _disclosure(flows, folder.figures),
             _configuration(run),
         ],
     )
@@ -213,7 +213,7 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _disclosure(run: RunRecord, flows: Sequence[Flow], folder: Path) -> Section:
+def _disclosure(flows: Sequence[Flow], folder: Path) -> Section:
     title, name = "Disclosure ledger", "bytes-by-step"
     if not flows:
         figures.discard(folder, name)
@@ -229,6 +229,14 @@ def _disclosure(run: RunRecord, flows: Sequence[Flow], folder: Path) -> Section:
         alt=f"Bytes by step and direction; {total} in all.",
         caption=f"Volume of all messages of a step; {total} in all.",
     )
+    words = (
+        "Every message of the run, summed by step and direction. Messages in clear are read by "
+        "the server; sealed ones only by their receiver, the server sees their size."
+    )
+    return Section(title, paragraphs=[words], figures=[figure], tables=[_flow_table(flows)])
+
+
+def _flow_table(flows: Sequence[Flow]) -> Table:
     columns = {
         "step": "short",
         "direction": "short",
@@ -250,16 +258,7 @@ def _disclosure(run: RunRecord, flows: Sequence[Flow], folder: Path) -> Section:
         ]
         for flow in flows
     ]
-    words = (
-        "Every message of the run, summed by step and direction. Messages in clear are read by "
-        "the server; sealed ones only by their receiver, the server sees their size."
-    )
-    return Section(
-        title,
-        paragraphs=[words],
-        figures=[figure],
-        tables=[Table(columns, rows, caption="Messages by step and direction")],
-    )
+    return Table(columns, rows, caption="Messages by step and direction")
 
 
 def _configuration(run: RunRecord) -> Section:

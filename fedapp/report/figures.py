@@ -113,6 +113,7 @@ def draw(folder: Path, name: str, plot: Callable[[Axes], None], *, height: float
         plot(figure.subplots())
         png, svg = io.BytesIO(), io.BytesIO()
         figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+        figure.set_layout_engine("none")  # what the PNG has worked out holds for the SVG
         figure.savefig(svg, format="svg", metadata=dict.fromkeys(_SVG_METADATA))
     replace_bytes(folder / f"{name}.png", png.getvalue())
     replace_bytes(folder / f"{name}.svg", svg.getvalue())

@@ -175,7 +175,8 @@ _TEMPLATE = """\
 {% if part is figure %}
 <figure role="img" aria-label="{{ part.alt }}">
 {{ svg(part.svg) }}
-<figcaption>{{ part.caption }} <span class="file">figures/{{ part.name }}.svg, .png</span></figcaption>
+<figcaption>{{ part.caption }}
+<span class="file">figures/{{ part.name }}.svg, .png</span></figcaption>
 </figure>
 {% else %}
 <p class="absent">{{ part.reason }}</p>
@@ -203,7 +204,7 @@ _STYLE = """
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --paper: #14171a; --panel: #1c2025; --ink: #e4e7eb; --muted: #9aa4af; --rule: #343b43;
-    --blue: #5fb0e5; --sky: #8fd0f5; --green: #3cc79d; --orange: #f0b840; --red: #f08a4b;
+    --blue: #6fbcf0; --sky: #3d7fa9; --green: #3cc79d; --orange: #f0b840; --red: #f08a4b;
     --purple: #d68ac8; --good: #5fcf9f; --warning: #f0b840; --failure: #ff8f85;
   }
 }

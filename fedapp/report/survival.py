@@ -223,14 +223,24 @@ def _survival_curves(curves: Mapping[str, Any] | None, folder: Path) -> Figure |
         figures.discard(folder, name)
         return Absent(f"No survival curves: {reason}.")
     groups = curves["groups"]
+    caption = (
+        "Survival by risk group: predicted by the model (smooth lines) and observed "
+        "(Kaplan-Meier, steps). Where the two lie together, the model is well calibrated."
+    )
+    if any(group.get("suppressed-sites") for group in groups):
+        left_out = ", ".join(
+            f"{group['name']} {group['suppressed-sites']}"
+            for group in groups
+            if group.get("suppressed-sites")
+        )
+        caption += f" Sites left out, with too few rows in a group to send their sums: {left_out}."
     svg = figures.draw(folder, name, lambda axes: _draw_curves(axes, curves["times"], groups))
     return Figure(
         name=name,
         svg=svg,
         alt="Survival probability over time by risk group, predicted and Kaplan-Meier: "
         + ", ".join(str(group["name"]) for group in groups),
-        caption="Survival by risk group: predicted by the model (smooth lines) and observed "
-        "(Kaplan-Meier, steps). Where the two lie together, the model is well calibrated.",
+        caption=caption,
     )
 
 
@@ -242,9 +252,9 @@ def _curves_fault(curves: Mapping[str, Any] | None) -> str:
         return f"{CURVES} has no times or no risk groups"
     for group in curves["groups"]:
         for key in ("predicted", "kaplan-meier"):
-            if key in group and len(group[key]) != len(curves["times"]):
+            if group.get(key) is not None and len(group[key]) != len(curves["times"]):
                 return f"in {CURVES}, {key!r} of a group and the times differ in length"
-    if not any({"predicted", "kaplan-meier"} & set(group) for group in curves["groups"]):
+    if not any(group.get("predicted") or group.get("kaplan-meier") for group in curves["groups"]):
         return f"{CURVES} holds no curve"
     return ""
 
@@ -254,10 +264,10 @@ def _draw_curves(axes: Axes, times: Sequence[float], groups: Sequence[Mapping[st
 
     handles = []
     for group, colour in zip(groups, _group_colours(len(groups)), strict=True):
-        if "kaplan-meier" in group:
+        if group.get("kaplan-meier"):
             steps = _numbers(group["kaplan-meier"])
             axes.step(times, steps, where="post", color=colour, linewidth=1.0, alpha=0.75)
-        if "predicted" in group:
+        if group.get("predicted"):
             axes.plot(times, _numbers(group["predicted"]), color=colour, linewidth=2.0)
         rows = f" ({group['rows']} rows)" if "rows" in group else ""
         handles.append(Line2D([], [], color=colour, linewidth=2.0, label=f"{group['name']}{rows}"))

@@ -8,6 +8,7 @@ unit in the last place for a third of random values).
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import re
@@ -15,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -29,6 +30,7 @@ SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 # A row must fit into a block, and a header into a line: room for a million columns.
 _BLOCK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 20
 _CACHED_FILES = 16
 
 _T = TypeVar("_T")
@@ -159,7 +161,12 @@ def _parquet(path: Path) -> pa.Table:
 
 def _csv(path: Path, where: str, suffix: str) -> pa.Table:
     packed = suffix.endswith(".gz")
-    damaged = "not a gzip file, or damaged" if packed else "cannot be read as text"
+    damaged = "not a gzip file, or damaged" if packed else "cannot be read"
+    other = _attempt(lambda: _line_not_utf8(path, packed=packed), where, damaged)
+    if other is not None:
+        raise SiteFault(
+            "unreadable-file", f"{where}: line {other} is not UTF-8; save the file as UTF-8"
+        )
     header = _attempt(lambda: _header(path, packed=packed, where=where), where, damaged)
     separator = "\t" if suffix.startswith(".tsv") else _separator(header, where)
 
@@ -167,9 +174,6 @@ def _csv(path: Path, where: str, suffix: str) -> pa.Table:
         return _parse(path, where, packed=packed, separator=separator, text=text)
 
     table = _attempt(parse, where, "cannot be read as a table")
-    broken = [at for at, kind in enumerate(table.schema.types) if pa.types.is_binary(kind)]
-    if broken:
-        _refuse_encoding(where, f"{len(broken)} columns, the first of them column {broken[0] + 1}")
     if _ends_in_open_quote(path, table, packed=packed):
         raise SiteFault("unreadable-file", f"{where}: a quotation mark is never closed")
     dates = [field.name for field in table.schema if pa.types.is_temporal(field.type)]
@@ -178,17 +182,32 @@ def _csv(path: Path, where: str, suffix: str) -> pa.Table:
     return table
 
 
+def _line_not_utf8(path: Path, *, packed: bool) -> int | None:
+    """Number of the first line that is not UTF-8.
+
+    Before Arrow sees the file: it makes a column of bytes of such text, and prints a row that is
+    both too long and not UTF-8.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    line = 1
+    with (gzip.open if packed else open)(path, "rb") as raw:
+        while True:
+            chunk = raw.read(_CHUNK_BYTES)
+            try:
+                decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                return line + error.object[: error.start].count(b"\n")
+            if not chunk:
+                return None
+            line += chunk.count(b"\n")
+
+
 def _header(path: Path, *, packed: bool, where: str) -> str:
     """First line that is not blank, if there is another one."""
     opened = gzip.open if packed else open
     with opened(path, "rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig") as lines:
-        try:
-            header = _next_line(lines)
-            row = _next_line(lines)
-        except UnicodeDecodeError:
-            header = None
-    if header is None:
-        _refuse_encoding(where, "the beginning of the file")
+        header = _next_line(lines)
+        row = _next_line(lines)
     if not header:
         raise SiteFault("no-rows", f"{where}: the file is empty")
     if not header.strip().replace("\t", " ").isprintable():
@@ -254,10 +273,6 @@ def _parse(
             f"them row {number} (the header is row 1) with {values}",
         )
     return table
-
-
-def _refuse_encoding(where: str, part: str) -> NoReturn:
-    raise SiteFault("unreadable-file", f"{where}: not UTF-8 ({part}); save the file as UTF-8")
 
 
 def _ends_in_open_quote(path: Path, table: pa.Table, *, packed: bool) -> bool:
