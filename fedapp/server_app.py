@@ -90,7 +90,7 @@ def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path
         reason = f"{type(error).__name__}: {error}"
         log(ERROR, "the run failed", exc_info=error)
     path = _end(folder, status, reason, summary, exchange, started)
-    if config.general.report and status == "ok":
+    if config.general.report:
         from fedapp.report import write_report
 
         log(INFO, "report: %s", write_report(path))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp import run_config
+from fedapp.run_folder import RunFolder
 
 CLIENT_APP_RAISED = 2
 """Flower's code of an exception in a ClientApp."""
@@ -226,12 +226,11 @@ def simulate(
 
 def read_result(folder: Path) -> SimulationResult:
     """Read what a finished run left in its folder."""
-    ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    metrics = (folder / "metrics.jsonl").read_text().splitlines()
+    record = RunFolder.open(folder).read()
     return SimulationResult(
-        summary=json.loads(metrics[-1]),
-        ledger=ledger,
-        exchanges=max((entry["exchange"] for entry in ledger), default=0),
+        summary=record.summary,
+        ledger=[dict(row) for row in record.ledger],
+        exchanges=max((row["exchange"] for row in record.ledger), default=0),
         run_folder=folder,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from logging import INFO, WARNING
@@ -115,6 +116,7 @@ def _summary(
     ratios = [
         ratio for record in records for ratio in record.get("noise-to-signal", {}).values()
     ]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     sites = strategy.statistics.sites if strategy.statistics else []
     summary: dict[str, Any] = {
         **strategy.final,
@@ -128,9 +130,11 @@ def _summary(
     }
     if survival.dp_mechanism != "none":
         summary["noise-driver"] = NOISE_DRIVERS[survival.dp_mechanism].replace("_", "-")
-    if ratios:
+    if finite:
         summary["noise-to-signal-median"] = statistics.median(ratios)
-        summary["noise-to-signal-max"] = max(ratios)
+        summary["noise-to-signal-max"] = max(finite)
+    if len(finite) < len(ratios):  # updates of which the noise leaves no norm to be seen
+        summary["noise-to-signal-unbounded"] = len(ratios) - len(finite)
     return summary
 
 

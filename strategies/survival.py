@@ -209,9 +209,9 @@ class SurvivalFedAvg(DPFedAvg):
             sites=[
                 {
                     "site": name,
-                    "rows": reply.moments.count,
-                    "events": reply.n_events,
-                    "test-rows": reply.n_test,
+                    "training-rows": reply.moments.count,
+                    "training-events": reply.n_events,
+                    "evaluation-rows": reply.n_test,
                 }
                 for name, reply in named.items()
             ],

@@ -76,7 +76,7 @@ def test_secure_noise_takes_its_bytes_from_the_operating_system(
         return b"\x00" * count
 
     monkeypatch.setattr(secrets, "token_bytes", token_bytes)
-    np.random.seed(1)  # noqa: NPY002 the point is that it has no influence
+    np.random.seed(1)
     SecureNoise().normal(1.0, (3, 5))
     SecureNoise().laplace(1.0, 4)
     assert asked == [8 * 15, 8 * 4]
@@ -166,14 +166,12 @@ def test_bad_settings_are_named_all_at_once() -> None:
         ({"mechanism": "laplace"}, "epsilon = None: must be a finite number > 0"),
         ({"mechanism": "laplace", "epsilon": 0.0}, "epsilon = 0.0: must be a finite number > 0"),
         ({"mechanism": "exponential"}, "is refused in training"),
-        ({"mechanism": "cauchy"}, "mechanism = 'cauchy': must be \"gaussian\" or \"laplace\""),
+        ({"mechanism": "cauchy"}, 'mechanism = \'cauchy\': must be "gaussian" or "laplace"'),
         ({"noise_multiplier": True}, "noise_multiplier = True"),
         ({"noise_multiplier": 1e308, "sensitivity": 1e308}, "scale = inf"),
     ],
 )
-def test_settings_without_usable_noise_are_refused(
-    settings: dict[str, float], words: str
-) -> None:
+def test_settings_without_usable_noise_are_refused(settings: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PrivatizationSettings(clip_norm=1.0, **settings)  # type: ignore[arg-type]
 
@@ -224,9 +222,7 @@ def test_candidates_are_selected_with_their_probabilities() -> None:
     assert stats.chisquare(np.bincount(chosen, minlength=5), expected * m).pvalue > ALPHA
 
 
-@pytest.mark.parametrize(
-    ("share", "index"), [(2.0**-53, 1), (0.3, 1), (0.5, 2), (1 - 2.0**-53, 2)]
-)
+@pytest.mark.parametrize(("share", "index"), [(2.0**-53, 1), (0.3, 1), (0.5, 2), (1 - 2.0**-53, 2)])
 def test_impossible_candidates_are_never_selected(share: float, index: int) -> None:
     cumulated = np.cumsum([0.0, 0.5, 0.5, 0.0])
     assert first_exceeding(cumulated, share) == index

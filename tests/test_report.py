@@ -188,6 +188,7 @@ def test_the_page_holds_what_the_run_left(reported: RunFolder) -> None:
     assert "pairs across sites are not compared" in text
     assert "server's estimate from what it received" in text
     assert "dp-noise-multiplier = 0.05" in text
+    assert "Noise to signal over all sites and rounds: median 0.85, largest 1.12." in text
     assert "The noise was up to 1.12 times as large" in text
     assert "changed, default 30 rounds of training" in text
     assert "1 of 4 keys differ" in text
@@ -256,7 +257,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 def test_one_round(tmp_path: Path) -> None:
     folder = make_run(tmp_path, rounds=1)
-    write_report(folder.path)
+    assert "Round 0 is" not in Reader(write_report(folder.path)).text
     assert figure_names(folder) == ALL_FIGURES
     for name in ALL_FIGURES:
         assert_drawn(folder, name)
@@ -265,7 +266,7 @@ def test_one_round(tmp_path: Path) -> None:
 def test_hundred_sites_whose_lines_are_drawn_as_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.report.survival._RASTER_POINTS", 500)
+    monkeypatch.setattr("fedapp.report.survival_figures._RASTER_POINTS", 500)
     sites = [f"site-{index}" for index in range(100)]
     folder = make_run(tmp_path, sites=sites)
     reader = Reader(write_report(folder.path))
@@ -325,11 +326,15 @@ def test_ratio_without_bound_is_a_gap_that_is_explained(
     reported: RunFolder, tmp_path: Path
 ) -> None:
     assert "Where a line has a gap" not in Reader(reported.path / "report.html").text
-    folder = make_run(tmp_path, rounds=0, curves=False)
+    folder = RunFolder.create(tmp_path, task="survival")
+    folder.append_metrics({"round": 0})
     for number in (1, 2):
         ratios = {"site-0": float("inf") if number == 2 else 0.5, "site-1": 50.0}
         folder.append_metrics({"round": number, "noise-to-signal": ratios})
-    assert "Where a line has a gap" in Reader(write_report(folder.path)).text
+    folder.finish("failed", "stopped")
+    text = Reader(write_report(folder.path)).text
+    assert "Where a line has a gap" in text
+    assert "Rounds 2 " in text
     # a logarithmic axis, its numbers written out
     svg = (folder.figures / "noise-to-signal.svg").read_text()
     assert ">100<" in svg

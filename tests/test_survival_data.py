@@ -53,7 +53,8 @@ def test_good_table() -> None:
     np.testing.assert_array_equal(data.features, [[50, 0.5], [61, 1.5], [47, 2.5], [70, 3.5]])
     np.testing.assert_array_equal(data.time, [5, 3, 8, 1])
     np.testing.assert_array_equal(data.event, [True, False, True, False])
-    assert (data.features.dtype, data.time.dtype, data.event.dtype) == (float, float, bool)
+    assert [array.dtype for array in (data.features, data.time)] == [np.float64] * 2
+    assert data.event.dtype == np.bool_
     assert (len(data), data.n_events) == (4, 2)
 
 
@@ -183,7 +184,7 @@ def test_bad_times(cells: Any, said: str) -> None:
         (pd.array([True, pd.NA, False, True], dtype="boolean"), "1 of 4 rows are missing (NaN)"),
         ([1.0, np.inf, -np.inf, 2.0], "2 of 4 rows are infinite"),
         ([1.0, 1e200, 0.0, 2.0], "1 of 4 rows are beyond ±1e+100"),
-        (np.array([10**400, 1, 2, 3], dtype=object), "1 of 4 rows are infinite"),
+        (pd.Series([10**400, 1, 2, 3], dtype=object), "1 of 4 rows are infinite"),
     ],
 )
 def test_bad_features(cells: Any, said: str) -> None:

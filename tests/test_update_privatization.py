@@ -71,7 +71,7 @@ def models(draw: st.DrawFn, *, finite: bool = True) -> tuple[Arrays, Arrays]:
         limit = float(np.finfo(dtype).max)
         magnitudes = st.sampled_from([0.0, 1e-320, 1e-30, 1e-4, 1.0, 1e8, 1e30, 1e300])
         values = st.tuples(magnitudes, st.floats(-2, 2)).map(lambda pair: pair[0] * pair[1])
-        values = values.map(lambda value: min(max(value, -limit), limit))
+        values = values.map(lambda value, limit=limit: min(max(value, -limit), limit))
         before = np.array(draw(st.lists(values, min_size=size, max_size=size)))
         move = draw(st.sampled_from(["near", "anywhere", "nowhere"]))
         after = np.array(draw(st.lists(values, min_size=size, max_size=size)))
@@ -86,9 +86,7 @@ def models(draw: st.DrawFn, *, finite: bool = True) -> tuple[Arrays, Arrays]:
             after = before
         if not finite and size and draw(st.booleans()):
             after = after.copy()
-            after[draw(st.integers(0, size - 1))] = draw(
-                st.sampled_from([np.nan, np.inf, -np.inf])
-            )
+            after[draw(st.integers(0, size - 1))] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
         global_[f"layer.{index}"] = before.astype(dtype).reshape(shape)
         local[f"layer.{index}"] = after.astype(dtype).reshape(shape)
     return global_, local
@@ -100,7 +98,7 @@ clip_norms = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(models(), clip_norms)
 @example(({"w": np.float32([1e8])}, {"w": np.float32([2e8])}), 4.1)  # a step of float32 is 8
 @example(({"w": np.float16([2048])}, {"w": np.float16([4096])}), 1.1)
@@ -130,7 +128,7 @@ def test_without_noise_the_bound_holds_exactly(
         assert math.sqrt(sum(float(d @ d) for d in differences)) <= clip_norm
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(models(finite=False), clip_norms)
 def test_what_is_not_finite_never_leaves(pair: tuple[Arrays, Arrays], clip_norm: float) -> None:
     global_, local = pair
@@ -146,7 +144,7 @@ def test_what_is_not_finite_never_leaves(pair: tuple[Arrays, Arrays], clip_norm:
         )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(models())
 def test_an_update_within_the_bound_is_not_shortened(pair: tuple[Arrays, Arrays]) -> None:
     global_, local = pair
@@ -155,16 +153,17 @@ def test_an_update_within_the_bound_is_not_shortened(pair: tuple[Arrays, Arrays]
         return
     update = clipped(global_, local, length * 1.01 + 1e-300)
     for name, array in local.items():
-        steps = np.spacing(np.maximum(np.abs(array), np.abs(global_[name]))).astype(np.float64)
+        limits = np.finfo(array.dtype)
+        far = np.maximum(np.abs(array.astype(np.float64)), np.abs(global_[name].astype(np.float64)))
         error = np.abs(update.arrays[name].astype(np.float64) - array.astype(np.float64))
-        assert (error <= 2 * steps).all()
+        assert (error <= 2 * float(limits.eps) * far + float(limits.smallest_subnormal)).all()
 
 
 def _moderate(*models_: Arrays) -> bool:
     return all(np.all(np.abs(a.astype(np.float64)) < 1e100) for m in models_ for a in m.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(-1, 1).filter(lambda x: abs(x) > 1e-6), min_size=1, max_size=20),
     st.sampled_from([1e-300, 1e-150, 1.0, 1e150, 1e300]),
@@ -178,6 +177,15 @@ def test_clipping_keeps_direction_and_reaches_the_bound(
     unit = np.array(direction) / np.linalg.norm(direction)
     expected = min(magnitude * np.linalg.norm(direction), clip_norm)
     np.testing.assert_allclose(out, unit * expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "loss"), [(np.float16, 0.1), (np.float32, 1e-5), (float, 1e-11)])
+def test_rounding_within_the_bound_costs_next_to_nothing(dtype: type, loss: float) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        global_ = {"w": rng.normal(size=300).astype(dtype)}
+        local = {"w": (global_["w"] + rng.normal(size=300)).astype(dtype)}
+        assert 0.5 * (1 - loss) <= clipped(global_, local, 0.5).clipped_norm <= 0.5
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -330,7 +338,7 @@ def test_faults_of_many_arrays_stay_readable() -> None:
 
 @pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan, math.inf, True, None])
 def test_a_bound_that_is_none_is_refused(clip_norm: Any) -> None:
-    with pytest.raises(ValueError, match="clip_norm = .*: must be a finite number > 0"):
+    with pytest.raises(ValueError, match=r"clip_norm = .*: must be a finite number > 0"):
         clipped({"a": ZERO}, {"a": ONE}, clip_norm)
 
 
@@ -394,7 +402,7 @@ def test_the_server_estimates_the_ratio_from_the_noised_update(
     scale = ratio / math.sqrt(d) / (math.sqrt(2) if mechanism == "laplace" else 1)
     noise = AdditiveNoise(mechanism, scale)
     update = privatize(global_, local, clip_norm=1.0, noise=noise, source=SeededNoise(rng))
-    assert update.noise_to_signal == pytest.approx(ratio, rel=1e-6)
+    assert update.noise_to_signal == pytest.approx(ratio, rel=1e-4)
     estimate = estimated_noise_to_signal(global_, update.arrays, noise)
     assert estimate == pytest.approx(ratio, rel=0.05)
 
@@ -532,9 +540,7 @@ def test_two_numbers_of_clients_are_refused() -> None:
         ),
     ],
 )
-def test_a_reply_that_cannot_be_privatized_becomes_an_error(
-    trained: RecordDict, code: str
-) -> None:
+def test_a_reply_that_cannot_be_privatized_becomes_an_error(trained: RecordDict, code: str) -> None:
     app = ClientApp(mods=[UpdatePrivatization(clip_norm=1.0, noise_multiplier=1.0)])
     app.train()(lambda message, _: Message(trained, reply_to=message))
     reply = app(request(**{NUM_CLIENTS: 2}), context())

@@ -152,7 +152,8 @@ def _key_numbers(run: RunRecord, flows: Sequence[Flow]) -> list[KeyNumber]:
     volume = run.summary.get("bytes", sum(flow.bytes for flow in flows))
     started, finished = _moment(run.status.get("started")), _moment(run.status.get("finished"))
     elapsed = (finished - started).total_seconds() if started and finished else None
-    rounds = run.summary.get("rounds", len(run.rounds))
+    last = max((int(line.get("round", 0)) for line in run.rounds), default=0)
+    rounds = run.summary.get("rounds", last)
     return [
         KeyNumber("Sites", str(run.summary.get("n-sites", len(traffic)))),
         KeyNumber("Rounds", str(rounds)),

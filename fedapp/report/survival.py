@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedapp.report import figures
+from fedapp.report import figures, survival_figures
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Section
 from fedapp.run_folder import RunRecord
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 TITLE = "Federated survival analysis"
 CURVES = "curves.json"
-
-_FAINT_SITES = 12  # from so many on, the line of a site is drawn thinner still
-_RASTER_POINTS = 20_000  # more points of thin lines than this go into the SVG as an image
-_LOG_SCALE_SPAN = 20.0
 
 
 def key_numbers(run: RunRecord) -> list[KeyNumber]:
@@ -127,7 +119,8 @@ def _c_index_meaning(run: RunRecord) -> list[str]:
         "across sites are not compared, so this is not the C-index of the pooled rows. It and its "
         "confidence interval (logit scale) come from sums of each site alone."
     )
-    pairs = [line["comparable-pairs"] for line in run.rounds if "comparable-pairs" in line]
+    lines = [*run.rounds, run.summary]
+    pairs = [line["comparable-pairs"] for line in lines if "comparable-pairs" in line]
     if pairs:
         words += f" Comparable pairs: {int(pairs[-1]):,}.".replace(",", "\u202f")
     if run.setting("survival.test-fraction", 0.2) == 0:
@@ -137,12 +130,13 @@ def _c_index_meaning(run: RunRecord) -> list[str]:
 
 def _privacy_words(run: RunRecord) -> list[str]:
     words = [run.summary["privacy"]] if run.summary.get("privacy") else []
-    if "noise-to-signal-median" in run.summary:
-        words.append(
-            f"Noise to signal over all sites and rounds: median "
-            f"{run.summary['noise-to-signal-median']:.2f}, "
-            f"largest {run.summary.get('noise-to-signal-max', math.nan):.2f}."
-        )
+    known = [
+        f"{name} {run.summary[f'noise-to-signal-{key}']:.2f}"
+        for name, key in (("median", "median"), ("largest", "max"))
+        if f"noise-to-signal-{key}" in run.summary
+    ]
+    if known:
+        words.append(f"Noise to signal over all sites and rounds: {', '.join(known)}.")
     return words or ["The run left no statement on its privacy."]
 
 
@@ -160,57 +154,17 @@ def _convergence(run: RunRecord, folder: Path) -> Figure | Absent:
         figures.discard(folder, name)
         return Absent("No figure of convergence: no round has a C-index.")
     words = _c_index_words(run)
-    svg = figures.draw(folder, name, lambda axes: _draw_convergence(axes, run, measured))
+    initial = " Round 0 is the initial model." if measured[0]["round"] == 0 else ""
+    svg = figures.draw(
+        folder, name, lambda axes: survival_figures.draw_convergence(axes, run, measured)
+    )
     return Figure(
         name=name,
         svg=svg,
         alt=f"C-index by round, {len(measured)} rounds; final value {words[0]}, {words[1]}.",
         caption=f"C-index within sites by round, with its {_confidence(run)} (band). "
-        "Dashed: chance.",
+        f"Dashed: chance.{initial}",
     )
-
-
-def _draw_convergence(axes: Axes, run: RunRecord, measured: Sequence[Mapping[str, Any]]) -> None:
-    rounds = [int(line["round"]) for line in measured]
-    values = [line["c-index"] for line in measured]
-    lower = [line.get("c-index-lower", math.nan) for line in measured]
-    upper = [line.get("c-index-upper", math.nan) for line in measured]
-    final = run.summary if "c-index" in run.summary else measured[-1]
-    end = max(rounds[-1], int(run.summary.get("rounds", 0)))
-    axes.axhline(0.5, color=figures.MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.fill_between(rounds, lower, upper, color=figures.BLUE, alpha=0.16, linewidth=0)
-    axes.plot(rounds, values, color=figures.BLUE, linewidth=1.8)
-    if len(rounds) == 1:
-        axes.vlines(rounds, lower, upper, color=figures.BLUE, linewidth=1.8, alpha=0.5)
-    axes.plot([end], [final["c-index"]], marker="o", markersize=5, color=figures.BLUE)
-    seen = [value for value in (*values, *lower, *upper, final["c-index"]) if math.isfinite(value)]
-    bottom, top = min(0.46, *seen), max(0.6, *seen)
-    pad = 0.04 * (top - bottom)
-    axes.set_ylim(bottom - pad, top + pad)
-    figures.whole_numbers(axes, lowest=min(rounds), highest=end)
-    axes.annotate(
-        f"{final['c-index']:.3f}",
-        (end, final["c-index"]),
-        xytext=(8, 0),
-        textcoords="offset points",
-        annotation_clip=False,
-        va="center",
-        fontweight="bold",
-        color=figures.BLUE,
-    )
-    axes.annotate(
-        "chance",
-        (1, 0.5),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, -3),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=figures.MUTED,
-        fontsize=figures.SMALL,
-    )
-    axes.set_xlabel("round")
-    axes.set_ylabel("C-index within sites")
 
 
 # Survival curves
@@ -234,7 +188,9 @@ def _survival_curves(curves: Mapping[str, Any] | None, folder: Path) -> Figure |
             if group.get("suppressed-sites")
         )
         caption += f" Sites left out, with too few rows in a group to send their sums: {left_out}."
-    svg = figures.draw(folder, name, lambda axes: _draw_curves(axes, curves["times"], groups))
+    svg = figures.draw(
+        folder, name, lambda axes: survival_figures.draw_curves(axes, curves["times"], groups)
+    )
     return Figure(
         name=name,
         svg=svg,
@@ -259,40 +215,6 @@ def _curves_fault(curves: Mapping[str, Any] | None) -> str:
     return ""
 
 
-def _draw_curves(axes: Axes, times: Sequence[float], groups: Sequence[Mapping[str, Any]]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = []
-    for group, colour in zip(groups, _group_colours(len(groups)), strict=True):
-        if group.get("kaplan-meier"):
-            steps = _numbers(group["kaplan-meier"])
-            axes.step(times, steps, where="post", color=colour, linewidth=1.0, alpha=0.75)
-        if group.get("predicted"):
-            axes.plot(times, _numbers(group["predicted"]), color=colour, linewidth=2.0)
-        rows = f" ({group['rows']} rows)" if "rows" in group else ""
-        handles.append(Line2D([], [], color=colour, linewidth=2.0, label=f"{group['name']}{rows}"))
-    muted = figures.MUTED
-    handles.append(Line2D([], [], color=muted, linewidth=2.0, label="predicted"))
-    handles.append(Line2D([], [], color=muted, linewidth=1.0, label="Kaplan-Meier"))
-    axes.set_xlim(min(0.0, times[0]), times[-1] if len(times) > 1 else None)
-    axes.set_ylim(0, 1.03)
-    axes.set_xlabel("time")
-    axes.set_ylabel("survival probability")
-    axes.figure.legend(handles=handles, loc="outside lower left", ncols=2)
-
-
-def _group_colours(count: int) -> list[str]:
-    """Return colours from low to high risk."""
-    palette = [figures.BLUE, figures.GREEN, figures.RED, figures.PURPLE, figures.ORANGE]
-    if count == 2:
-        return [figures.BLUE, figures.RED]
-    return [palette[index % len(palette)] for index in range(count)]
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else float(value) for value in values]
-
-
 # Noise to signal
 
 
@@ -315,77 +237,12 @@ def _noise_to_signal(run: RunRecord, folder: Path) -> Figure | Absent:
             " Where a line has a gap, the site did not answer in that round, or the noise left "
             "nothing of its update to estimate; the median is over the estimates there are."
         )
-    svg = figures.draw(folder, name, lambda axes: _draw_noise(axes, measured, sites))
+    svg = figures.draw(
+        folder, name, lambda axes: survival_figures.draw_noise(axes, measured, sites)
+    )
     return Figure(
         name=name,
         svg=svg,
         alt=f"Noise to signal by round for {len(sites)} sites, with their median.",
         caption=caption,
     )
-
-
-def _draw_noise(axes: Axes, measured: Sequence[Mapping[str, Any]], sites: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    rounds = [int(line["round"]) for line in measured]
-    ratios = [line["noise-to-signal"] for line in measured]
-    top = _scale_noise(axes, [ratio for line in ratios for ratio in line.values()])
-    axes.axhspan(1, top, color=figures.RED, alpha=0.09, linewidth=0, zorder=0)
-    axes.axhline(1, color=figures.RED, linewidth=1.0)
-    _draw_sites(axes, rounds, [[line.get(site, math.nan) for line in ratios] for site in sites])
-    medians = [statistics.median(line.values()) for line in ratios]
-    dot = "o" if len(rounds) == 1 else None
-    axes.plot(rounds, medians, color=figures.BLUE, linewidth=2.0, marker=dot)
-    axes.annotate(
-        "noise larger than signal",
-        (0, 1),
-        xycoords="axes fraction",
-        xytext=(6, -5),
-        textcoords="offset points",
-        va="top",
-        color=figures.RED,
-        fontsize=figures.SMALL,
-    )
-    figures.whole_numbers(axes, lowest=min(rounds), highest=max(rounds))
-    axes.set_xlabel("round")
-    axes.set_ylabel("noise to signal")
-    handles = [
-        Line2D([], [], color=figures.SKY, linewidth=0.9, label="a site"),
-        Line2D([], [], color=figures.BLUE, linewidth=2.0, label="median over sites"),
-    ]
-    axes.figure.legend(handles=handles, loc="outside upper right", ncols=2)
-
-
-def _scale_noise(axes: Axes, ratios: Sequence[float]) -> float:
-    """Set the y axis so that the line at 1 and the region above it show; return its upper end."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    lowest, highest = min(ratios), max(ratios)
-    if lowest <= 0 or highest <= _LOG_SCALE_SPAN * lowest:
-        top = max(1.35, 1.12 * highest)
-        axes.set_ylim(0, top)
-        return top
-    top = max(2.5, 2.0 * highest)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if top < 100 * lowest else (1.0,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(min(0.5, 0.8 * lowest), top)
-    return top
-
-
-def _draw_sites(axes: Axes, rounds: Sequence[int], lines: Sequence[Sequence[float]]) -> None:
-    few = len(lines) <= _FAINT_SITES
-    has_gap = any(math.isnan(ratio) for line in lines for ratio in line)
-    for line in lines:
-        axes.plot(
-            rounds,
-            line,
-            color=figures.SKY,
-            linewidth=0.9 if few else 0.5,
-            alpha=0.9 if few else 0.45,
-            # between two gaps a line has no length, only a mark shows
-            marker="." if has_gap or len(rounds) == 1 else None,
-            markersize=3,
-            rasterized=len(lines) * len(rounds) > _RASTER_POINTS,
-        )

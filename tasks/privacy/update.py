@@ -282,10 +282,8 @@ def _round_toward_global(
 ) -> Array:
     """Return received + delta in a type, never farther from `received` than `delta` reaches."""
     native = dtype.newbyteorder("=")
-    limits = np.finfo(native)
-    with np.errstate(over="ignore"):
-        target = np.clip(received + delta, float(limits.min), float(limits.max))
-        rounded = target.astype(native)
+    with np.errstate(over="ignore"):  # infinity overshoots, and what comes before it is finite
+        rounded = (received + delta).astype(native)
     overshoots = np.abs(rounded.astype(np.float64) - received) > np.abs(delta)
     nearer = np.nextafter(rounded, received.astype(native))
     return np.asarray(np.where(overshoots, nearer, rounded).astype(dtype))

@@ -49,18 +49,18 @@ class SurvivalConfig(BaseModel):
             description="units of the hidden layers, comma-separated",
         ),
     ] = "32,32"
-    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout rate")] = 0.1
+    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout rate")] = 0.3
 
     rounds: Annotated[int, Field(ge=1, le=100_000, description="rounds of training")] = 30
     local_steps: Annotated[
         int, Field(ge=1, le=100_000, description="optimizer steps of a site in a round")
     ] = 10
     learning_rate: Annotated[
-        float, Field(gt=0, le=10, allow_inf_nan=False, description="Adam's learning rate")
-    ] = 0.01
+        float, Field(gt=0, le=10, allow_inf_nan=False, description="AdamW's learning rate")
+    ] = 0.003
     weight_decay: Annotated[
-        float, Field(ge=0, le=10, allow_inf_nan=False, description="decoupled weight decay")
-    ] = 0.01
+        float, Field(ge=0, le=10, allow_inf_nan=False, description="AdamW's decoupled weight decay")
+    ] = 1.0
     batch_size: Annotated[
         int, Field(ge=2, description="rows of a step; larger than the site's rows: all of them")
     ] = 256
