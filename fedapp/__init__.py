@@ -1,0 +1,1 @@
+"""The application: what Flower loads, the command line, simulation, run folders and reports."""

@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", nargs="?", default="survival", choices=list(run_config.TASK_CONFIGS))
+    parser.add_argument(
+        "task", nargs="?", default="survival", choices=list(run_config.TASK_CONFIGS)
+    )
     parser.add_argument("--clients", type=int, metavar="N", help="simulated sites")
     parser.add_argument("--data", metavar="FILE", help="CSV or Parquet file to deal to the sites")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file of settings")
@@ -136,7 +138,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> int:
-    keys = [key for key in run_config.keys() if key.name.startswith(options.prefix)]
+    keys = [key for key in run_config.all_keys() if key.name.startswith(options.prefix)]
     if not keys:
         print(f"fedapp: no key begins with {options.prefix!r}", file=sys.stderr)
         return USAGE

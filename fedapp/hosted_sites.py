@@ -151,8 +151,9 @@ def each_hosted_site(message: Message, context: Context, call_next: ClientAppCal
         request = make_message(metadata=message.metadata, content=_part(message.content, site))
         reply = call_next(request, own)
         if reply.has_error():
-            error = {"code": reply.error.code, "reason": reply.error.reason or ""}
-            answer[f"{site}/{_ERROR}"] = ConfigRecord(error)
+            answer[f"{site}/{_ERROR}"] = ConfigRecord(
+                {"code": reply.error.code, "reason": reply.error.reason or ""}
+            )
             continue
         answer.update({f"{site}/{key}": record for key, record in reply.content.items()})
         context.state.update({f"{site}/{key}": record for key, record in own.state.items()})

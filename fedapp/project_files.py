@@ -38,7 +38,7 @@ def flower_toml() -> str:
         "",
     ]
     task = ""
-    for key in run_config.keys():
+    for key in run_config.all_keys():
         name = key.name.rpartition(".")[2]
         if key.task != task:
             task = key.task

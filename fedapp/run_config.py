@@ -108,7 +108,7 @@ class RunConfig:
             key.name: _plain(getattr(model, key.field))
             for prefix, model in self._models()
             if prefix in ("", chosen)
-            for key in keys()
+            for key in all_keys()
             if key.task == prefix
         }
 
@@ -131,7 +131,7 @@ class Key:
 
 
 @cache
-def keys() -> tuple[Key, ...]:
+def all_keys() -> tuple[Key, ...]:
     """Return every key in the order in which tables show them."""
     found = list(_keys_of(GeneralConfig, ""))
     for task, model in TASK_CONFIGS.items():
@@ -141,7 +141,7 @@ def keys() -> tuple[Key, ...]:
 
 def defaults() -> dict[str, Value]:
     """Return the default of every key."""
-    return {key.name: key.default for key in keys()}
+    return {key.name: key.default for key in all_keys()}
 
 
 def read(values: Mapping[str, object]) -> RunConfig:
@@ -166,8 +166,9 @@ def read(values: Mapping[str, object]) -> RunConfig:
     every = defaults()
     faults = [unknown_key(name) for name in values if name not in every]
     models: dict[str, BaseModel] = {}
-    for prefix, model in [("", GeneralConfig), *TASK_CONFIGS.items()]:
-        known = {key.name: key for key in keys() if key.task == prefix}
+    by_prefix: dict[str, type[BaseModel]] = {"": GeneralConfig, **TASK_CONFIGS}
+    for prefix, model in by_prefix.items():
+        known = {key.name: key for key in all_keys() if key.task == prefix}
         part = {
             known[name].field.replace("_", "-"): value
             for name, value in values.items()
@@ -199,7 +200,7 @@ def pyproject_table() -> str:
     """Return the text of ``[tool.flwr.app.config]`` that belongs into ``pyproject.toml``."""
     lines = ["[tool.flwr.app.config]"]
     task = ""
-    for key in keys():
+    for key in all_keys():
         name = key.name.rpartition(".")[2]
         if key.task != task:
             task = key.task
@@ -276,7 +277,7 @@ def _allowed(info: FieldInfo) -> str:
 
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
-    allowed = {key.field.replace("_", "-"): key for key in keys() if key.task == prefix}
+    allowed = {key.field.replace("_", "-"): key for key in all_keys() if key.task == prefix}
     lines = []
     for fault in error.errors(include_url=False):
         key = allowed[str(fault["loc"][0])]

@@ -69,7 +69,7 @@ def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path
         seed=config.general.seed,
         runtime=_runtime(grid),
         defaults=run_config.defaults(),
-        meanings={key.name: key.meaning for key in run_config.keys()},
+        meanings={key.name: key.meaning for key in run_config.all_keys()},
     )
     exchange = Exchange.around(
         with_hosted_sites(grid, config.general.num_sites),

@@ -19,7 +19,7 @@ from strategies.exchange import Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
 from tasks.survival.curves import curve_grid
-from tasks.survival.differential_privacy import NOISE_DRIVERS, ignored_settings, no_guarantee
+from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
 from tasks.survival.messages import from_array_record
 from tasks.survival.predictor import Architecture, SurvivalPredictor
 
@@ -49,6 +49,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     records: list[dict[str, Any]] = []
 
     def write_round(record: dict[str, Any]) -> None:
+        """Keep a round's record, and write it down at once."""
         records.append(record)
         folder.append_metrics(record)
 
@@ -67,14 +68,16 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
 def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfig) -> None:
     simulated = exchange.run.primary_task_type == TaskType.SIMULATION
     if config.general.seeded_noise and not simulated:
-        raise Refused(["seeded-noise = true: only in simulation, noise from a known seed protects nobody"])
+        reason = "only in simulation; noise from a known seed protects nobody"
+        raise Refused([f"seeded-noise = true: {reason}"])
 
 
 def _predictor(
     strategy: SurvivalFedAvg, arrays: Mapping[str, Any], config: RunConfig
 ) -> SurvivalPredictor:
     pooled, survival = strategy.statistics, config.survival
-    assert pooled is not None and strategy.baseline is not None, "the strategy has run"
+    assert pooled is not None, "the strategy has run"
+    assert strategy.baseline is not None, "the strategy has run"
     encoding = BUNDLED[pooled.data_set].encoding if pooled.data_set else {}
     return SurvivalPredictor(
         feature_names=pooled.feature_names,
@@ -113,9 +116,7 @@ def _summary(
     strategy: SurvivalFedAvg, exchange: Exchange, records: list[dict[str, Any]], config: RunConfig
 ) -> dict[str, Any]:
     survival = config.survival
-    ratios = [
-        ratio for record in records for ratio in record.get("noise-to-signal", {}).values()
-    ]
+    ratios = [ratio for record in records for ratio in record.get("noise-to-signal", {}).values()]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     sites = strategy.statistics.sites if strategy.statistics else []
     summary: dict[str, Any] = {

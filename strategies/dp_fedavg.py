@@ -52,18 +52,14 @@ class DPFedAvg(FedAvg):
     The model of a round is evaluated in the next one, so :meth:`configure_evaluate` addresses
     nodes in the last round only: rounds + 1 exchanges in all.
 
-    Messages
-    --------
-    ``train``: an ArrayRecord, the model; a ConfigRecord with ``server-round`` and
+    **Messages.** ``train``: an ArrayRecord, the model; a ConfigRecord with ``server-round`` and
     ``num-clients``, the K of the round. Reply: one ArrayRecord, the privatized model, with the
     same names, shapes and types; one MetricRecord with ``num-examples`` and metrics of the model
     that was *received*.
 
     ``evaluate``: the same, with the final model. Reply: one MetricRecord with ``num-examples``.
 
-    What is revealed
-    ----------------
-    To the server: each site's privatized model by itself, not only the average; the number of its
+    **What is revealed.** To the server: each site's privatized model by itself, not only the average; the number of its
     rows; its metrics, which have no noise. Integer and boolean arrays leave no site. The server
     knows the scale of the noise and subtracts d sigma^2 from the squared length of what came to
     estimate how long the clipped update was: post-processing, which discloses nothing beyond the
@@ -77,9 +73,15 @@ class DPFedAvg(FedAvg):
         Weight of a reply in the average: its ``num-examples``, or 1.
     mechanism : {"gaussian", "laplace", "none"}
         What the clients are set to; read for the estimate only.
-    clip_norm, noise_multiplier, sensitivity, epsilon : float, optional
-        Likewise; see :class:`tasks.privacy.mechanisms.PrivatizationSettings`. Without `clip_norm`
-        nothing is estimated.
+    clip_norm : float, optional
+        Likewise, as the next three; without it nothing is estimated. See
+        :class:`tasks.privacy.mechanisms.PrivatizationSettings`.
+    noise_multiplier : float, optional
+        Drives Gaussian noise.
+    sensitivity : float
+        Factor on the noise scale.
+    epsilon : float, optional
+        Drives Laplace noise.
     weigh : callable, optional
         Takes a reply and returns its weight: see :meth:`weigh`.
     after_round : callable, optional

@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore import log
+from flwr.supercore.constant import TaskType
 from flwr.supercore.run import Run
 
 Reply = TypeVar("Reply")
@@ -26,6 +27,12 @@ SERVER = "server"
 _FIRST_POLL = 0.01
 _LONGEST_POLL = 1.0
 _POLL_GROWTH = 1.3
+_SIMULATION_PATIENCE = 5.0
+_MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError, OverflowError),
+    *(EOFError, StopIteration),  # an array without bytes, a reply without a record
+)
+_FAULT_REVEALS = "that the site could not answer: kind of fault, names and counts, no values"
 
 
 @dataclass(frozen=True)
@@ -181,8 +188,12 @@ class Exchange(Grid):
 
     def admit(self, names: Mapping[int, str]) -> None:
         """From now on only these nodes take part, under these names."""
-        self.names = dict(names)
+        self.learn_names(names)
         self._members = frozenset(names)
+
+    def learn_names(self, names: Mapping[int, str]) -> None:
+        """Note what sites are called, whether or not they take part."""
+        self.names.update(names)
         placeholders = {f"node-{node_id}": name for node_id, name in names.items()}
         for entry in self.ledger:  # the first exchange was written down before names were known
             for end in ("sender", "receiver"):
@@ -196,16 +207,21 @@ class Exchange(Grid):
     def wait_for_nodes(self, minimum: int) -> list[int]:
         """Wait until so many nodes are connected, at most for the timeout.
 
+        In simulation all nodes connect when the run starts, so the wait is short there.
+
         Raises
         ------
         TooFewSites
             If they are not there in time.
         """
-        deadline = time.monotonic() + (self.timeout or 3600.0)
+        began, patience = time.monotonic(), self.timeout or 3600.0
         pause, said = _FIRST_POLL, False
         while len(nodes := list(self.get_node_ids())) < minimum:
-            if time.monotonic() > deadline:
-                raise TooFewSites(f"{len(nodes)} nodes connected, {minimum} needed", [])
+            if self.run.primary_task_type == TaskType.SIMULATION:
+                patience = min(patience, _SIMULATION_PATIENCE)
+            if time.monotonic() > began + patience:
+                there = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+                raise TooFewSites(f"{there} connected, {minimum} needed", [])
             if not said and pause >= _LONGEST_POLL:
                 log(INFO, "waiting for nodes: %d connected, %d needed", len(nodes), minimum)
                 said = True
@@ -288,7 +304,7 @@ class Exchange(Grid):
             node = message.metadata.src_node_id
             try:
                 read.append((self.name_of(node), parse(message.content)))
-            except (ValueError, KeyError, TypeError, StopIteration) as error:
+            except _MALFORMED as error:
                 step = self._disclosure(message).step
                 reason = f"reply of another form than expected ({type(error).__name__})"
                 self.report_fault(node, "malformed", reason, step=step)
@@ -331,8 +347,8 @@ class Exchange(Grid):
             ]
         waiting: dict[str, Message] = {}
         for message_id, request in zip(ids, requests, strict=True):
-            self._write_down(request, sent=True)
             if message_id:
+                self._write_down(request, sent=True)
                 waiting[message_id] = request
             else:
                 self._fault(request, "not-sent", "the runtime did not take the message")
@@ -358,6 +374,7 @@ class Exchange(Grid):
         return usable
 
     def _is_usable(self, request: Message, reply: Message) -> bool:
+        self._write_down(reply, sent=False)  # whatever it is worth, it has been disclosed
         if reply.has_error():
             reason = reply.error.reason or f"error code {reply.error.code}"
             code, separator, words = reason.partition(": ")
@@ -368,7 +385,6 @@ class Exchange(Grid):
         if reply.metadata.src_node_id != expected.dst_node_id or not reply.has_content():
             self._fault(request, "misrouted", "the reply is not the addressed node's")
             return False
-        self._write_down(reply, sent=False)
         return True
 
     def _fault(self, request: Message, code: str, reason: str) -> None:
@@ -380,15 +396,20 @@ class Exchange(Grid):
     def _write_down(self, message: Message, *, sent: bool) -> None:
         disclosure = self._disclosure(message)
         site = self.name_of(message.metadata.dst_node_id if sent else message.metadata.src_node_id)
+        reveals = disclosure.request if sent else disclosure.reply
+        if message.has_error():
+            reveals, size = _FAULT_REVEALS, len((message.error.reason or "").encode())
+        else:
+            size = content_bytes(message.content)
         self.ledger.append(
             {
                 "exchange": self.count,
                 "step": disclosure.step,
                 "sender": SERVER if sent else site,
                 "receiver": site if sent else SERVER,
-                "bytes": content_bytes(message.content),
+                "bytes": size,
                 "sealed": False,
-                "reveals": disclosure.request if sent else disclosure.reply,
+                "reveals": reveals,
             }
         )
 

@@ -7,7 +7,7 @@ from logging import INFO
 from flwr.app import Message
 from flwr.supercore import log
 
-from strategies.exchange import Disclosure, Exchange, duplicates
+from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
 
 HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
@@ -64,6 +64,7 @@ def introduce_sites(
         [Message(content, dst_node_id=node, message_type=HELLO) for node in nodes]
     )
     sites, faults = _read_replies(exchange, replies, fingerprint)
+    exchange.learn_names({node: reply.site for node, reply in sites.items() if reply.site})
     # Who is late may be missed; who answers with an error is set up wrongly.
     faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
     admitted: dict[int, str] = {}
@@ -71,17 +72,22 @@ def introduce_sites(
         if not reply.fault_code:
             admitted[node] = reply.site
         elif reply.fault_code in exclude_codes:
-            exchange.names[node] = reply.site
             reason = "; ".join(reply.fault_reasons) + "; left out"
             exchange.report_fault(node, reply.fault_code, reason, step="hello")
         else:
             name = reply.site or f"node-{node}"
             faults.extend(f"{name}: {reason}" for reason in reply.fault_reasons)
-    twice = duplicates(reply.site for reply in sites.values() if reply.site)
-    faults.extend(f"{name}: two nodes have this site name; names must differ" for name in twice)
+    said = [reply.site for reply in sites.values() if reply.site]
+    faults.extend(
+        f"{name}: more than one node has this site name; names must differ"
+        for name in duplicates(said)
+    )
+    if SERVER in said:
+        faults.append(f"{SERVER}: no site may have this name, it is the server's in the ledger")
     if not faults and len(admitted) < min_sites:
         left = [str(fault) for fault in exchange.faults]
-        faults = [f"{len(admitted)} sites can take part, min-sites is {min_sites}", *left]
+        able = "1 site" if len(admitted) == 1 else f"{len(admitted)} sites"
+        faults = [f"{able} can take part, min-sites is {min_sites}", *left]
     if faults:
         raise Refused(faults)
     exchange.admit(admitted)

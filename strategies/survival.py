@@ -152,7 +152,7 @@ class SurvivalFedAvg(DPFedAvg):
         self._record: dict[str, Any] = {"round": 0}
         self._risk_moments: FeatureMoments | None = None
 
-    def start(  # type: ignore[override]  # the initial model depends on the first step
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
@@ -275,9 +275,7 @@ class SurvivalFedAvg(DPFedAvg):
             arrays=arrays,
             standardizer=self.statistics.moments.standardizer(),
             baseline=self.baseline,
-            cuts=risk_cuts(
-                float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)
-            ),
+            cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
         )
         messages = self._to_all(exchange, request.to_record(), CURVES)
         replies = exchange.read(exchange.send_and_receive(messages), CurvesReply.from_record)
@@ -336,9 +334,7 @@ class SurvivalFedAvg(DPFedAvg):
             )
         self.on_round(record)
 
-    def _to_all(
-        self, exchange: Exchange, content: RecordDict, message_type: str
-    ) -> list[Message]:
+    def _to_all(self, exchange: Exchange, content: RecordDict, message_type: str) -> list[Message]:
         return [
             Message(content, dst_node_id=node, message_type=message_type)
             for node in exchange.get_node_ids()
@@ -352,10 +348,9 @@ def _refuse_other_features(named: dict[str, StatisticsReply]) -> None:
         if reply.feature_names != first.feature_names:
             missing = sorted(set(first.feature_names) - set(reply.feature_names))
             further = sorted(set(reply.feature_names) - set(first.feature_names))
-            faults.append(
-                f"{name}: its feature columns are not those of {first_name}"
-                f" (missing: {', '.join(missing) or 'none'}; further: {', '.join(further) or 'none'})"
-            )
+            differ = f"missing: {', '.join(missing) or 'none'}; further: "
+            differ += ", ".join(further) or "none"
+            faults.append(f"{name}: its feature columns are not those of {first_name} ({differ})")
     if faults:
         raise Refused(faults)
 

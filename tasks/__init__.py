@@ -1,0 +1,1 @@
+"""A site's half of each protocol, and the mathematics."""

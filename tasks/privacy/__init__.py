@@ -1,0 +1,1 @@
+"""Noise, clipping and what they are worth; used by every task."""

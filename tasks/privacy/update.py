@@ -112,9 +112,11 @@ def privatize(
 
     Parameters
     ----------
-    global_arrays, local_arrays : mapping of str to numpy.ndarray
-        The model as received and as trained: same names and shapes; floating-point arrays of 16,
-        32 or 64 bits, and integer or boolean buffers, of which the global value is returned.
+    global_arrays : mapping of str to numpy.ndarray
+        The model as received: floating-point arrays of 16, 32 or 64 bits, and integer or boolean
+        buffers, which are returned as they are.
+    local_arrays : mapping of str to numpy.ndarray
+        The model as trained: same names and shapes.
     clip_norm : float
         Bound of the update's L2 norm over all floating-point arrays, > 0.
     noise : AdditiveNoise
@@ -312,8 +314,10 @@ def estimated_noise_to_signal(
 
     Parameters
     ----------
-    sent, received : mapping of str to numpy.ndarray
-        The global model and a site's privatized one: same names, shapes and types.
+    sent : mapping of str to numpy.ndarray
+        The global model.
+    received : mapping of str to numpy.ndarray
+        A site's privatized model: same names, shapes and types.
     noise : AdditiveNoise
         What the site added.
 

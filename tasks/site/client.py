@@ -27,6 +27,7 @@ def answering_faults(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     def answer(message: Message, context: Context) -> Message:
+        """Answer, whatever happens."""
         try:
             return handler(message, context)
         except SiteFault as fault:
@@ -68,7 +69,5 @@ def introduce(
         log(ERROR, "the site's data could not be read", exc_info=error)
         code = "internal"
         reasons = [f"{type(error).__name__} while reading the data; the site's log says more"]
-    reply = HelloReply(
-        site=name, fingerprint=fingerprint, fault_code=code, fault_reasons=reasons
-    )
+    reply = HelloReply(site=name, fingerprint=fingerprint, fault_code=code, fault_reasons=reasons)
     return Message(reply.to_record(), reply_to=message)

@@ -80,7 +80,8 @@ class HelloReply:
             If it is not of this form: the node runs other code.
         """
         record = content.config_records.get("hello")
-        if record is None or not {"site", "fingerprint", "fault-code"} <= set(record):
+        needed = {"site", "fingerprint", "fault-code", "fault-reasons"}
+        if record is None or not needed <= set(record):
             raise ValueError("not the introduction of a site")
         return cls(
             site=cast(str, record["site"]),

@@ -1,0 +1,1 @@
+"""Survival models over sites: data, training, evaluation, baseline hazard, prediction."""

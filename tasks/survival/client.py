@@ -120,7 +120,7 @@ class SurvivalSite:
             seed=0,  # overwritten by the arrays
         )
         try:
-            load_arrays(model.network, from_array_record(message.content["arrays"]))
+            load_arrays(model.network, from_array_record(message.content.array_records["arrays"]))
         except ValueError as error:
             raise SiteFault("other-model", f"the server's {error}") from None
         return model
@@ -153,7 +153,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
     model = site.model(message)
     due = (request.server_round - 1) % site.config.evaluate_every == 0
     evaluation = _evaluate(model, site, request.standardizer, due=due)
-    before = from_array_record(message.content["arrays"])
+    before = from_array_record(message.content.array_records["arrays"])
     training = site.training
     result = train_locally(
         model,

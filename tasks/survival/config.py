@@ -22,7 +22,9 @@ class SurvivalConfig(BaseModel):
 
     data: Annotated[
         str,
-        Field(description="simulation: name of a bundled data set, or path of a CSV or Parquet file"),
+        Field(
+            description="simulation: name of a bundled data set, or path of a CSV or Parquet file"
+        ),
     ] = "gbsg2"
     partition: Annotated[
         Literal["iid"],

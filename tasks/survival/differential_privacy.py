@@ -225,8 +225,10 @@ class DifferentialPrivacy:
 
         Parameters
         ----------
-        global_weights, local_weights : mapping of str to torch.Tensor or numpy.ndarray
-            The model as received and as trained.
+        global_weights : mapping of str to torch.Tensor or numpy.ndarray
+            The model as received.
+        local_weights : mapping of str to torch.Tensor or numpy.ndarray
+            The model as trained.
         num_clients : int
             Clients addressed in this round, K: the noise is divided by sqrt(K). Default 1, the
             most noise.

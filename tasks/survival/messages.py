@@ -23,6 +23,7 @@ EVALUATE = "evaluate"
 CURVES = "query.survival_curves"
 
 Arrays = dict[str, NDArray[Any]]
+Metrics = dict[str, int | float | list[int] | list[float]]
 
 _SUMS = ("a", "b", "aa", "ab", "bb")
 
@@ -165,9 +166,11 @@ class EvaluationSums:
     rows: int
     identical: bool
 
-    reveals: ClassVar[str] = "five sums over the site's evaluation rows (pair counts) and their number"
+    reveals: ClassVar[str] = (
+        "five sums over the site's evaluation rows (pair counts) and their number"
+    )
 
-    def to_metrics(self) -> dict[str, int | float]:
+    def to_metrics(self) -> Metrics:
         """Return the entries of a MetricRecord."""
         sums = {f"concordance-{name}": float(getattr(self.concordance, name)) for name in _SUMS}
         return {**sums, "evaluated-rows": self.rows, "identical-predictions": int(self.identical)}
@@ -201,7 +204,7 @@ class TrainReply:
 
     def to_record(self) -> RecordDict:
         """Return the message's content: one ArrayRecord and one MetricRecord, as FedAvg asks."""
-        metrics = {
+        metrics: Metrics = {
             "num-examples": self.num_examples,
             "loss-sum": self.loss_sum,
             "loss-steps": self.loss_steps,
@@ -229,15 +232,13 @@ class EvaluateReply:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        metrics = {"num-examples": self.num_examples, **self.evaluation.to_metrics()}
+        metrics: Metrics = {"num-examples": self.num_examples, **self.evaluation.to_metrics()}
         arrays = {
             **{name: getattr(self.risk_sets, name) for name in _RISK_SETS},
             "risk-mean": self.risk_moments.mean,
             "risk-m2": self.risk_moments.m2,
         }
-        return RecordDict(
-            {"metrics": MetricRecord(metrics), "risk-sets": to_array_record(arrays)}
-        )
+        return RecordDict({"metrics": MetricRecord(metrics), "risk-sets": to_array_record(arrays)})
 
     @classmethod
     def from_record(cls, content: RecordDict) -> EvaluateReply:
@@ -255,7 +256,7 @@ class EvaluateReply:
 
 @dataclass(frozen=True)
 class CurvesRequest:
-    """Server to sites: sum predicted and observed survival of your evaluation rows by risk group."""
+    """Server to sites: sum predicted and observed survival by risk group, on evaluation rows."""
 
     arrays: ArrayRecord
     standardizer: Standardizer
