@@ -92,6 +92,11 @@ def _read_survival_site(run_id: int, node_items: Items, run_items: Items) -> Sur
     return prepare_survival_site(dict(node_items), config)
 
 
+def forget_sites() -> None:
+    """Let go of the rows that this process has read for simulated sites."""
+    _read_survival_site.cache_clear()
+
+
 def prepare_survival_site(
     node_config: Mapping[str, run_config.Value], config: run_config.RunConfig
 ) -> SurvivalSite:

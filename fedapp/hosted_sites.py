@@ -98,9 +98,13 @@ class HostingGrid(Grid):
             site = message.metadata.dst_node_id - 1
             by_host.setdefault(self.hosts[site % len(self.hosts)], {})[site] = message
         bundles = [self._bundle(host, parts) for host, parts in by_host.items()]
-        sent = self.grid.push_messages(bundles)
-        for bundle_id, parts in zip(sent, by_host.values(), strict=True):
-            self._pending[bundle_id] = parts
+        sent = set(self.grid.push_messages(bundles))
+        for bundle, parts in zip(bundles, by_host.values(), strict=True):
+            if bundle.metadata.message_id in sent:
+                self._pending[bundle.metadata.message_id] = parts
+            else:
+                not_sent = {message.metadata.message_id for message in parts.values()}
+                message_ids = ["" if key in not_sent else key for key in message_ids]
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -156,6 +160,8 @@ def each_hosted_site(message: Message, context: Context, call_next: ClientAppCal
             )
             continue
         answer.update({f"{site}/{key}": record for key, record in reply.content.items()})
+        for key in [key for key in context.state if key.startswith(f"{site}/")]:
+            del context.state[key]  # what a site forgets is not to come back
         context.state.update({f"{site}/{key}": record for key, record in own.state.items()})
     return Message(answer, reply_to=message)
 

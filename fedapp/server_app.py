@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from logging import ERROR, INFO
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,9 @@ def main(grid: Grid, context: Context) -> None:
         raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None
 
 
-def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path:
+def run_task(
+    grid: Grid, values: Mapping[str, Value], *, started: float, site_faults: Sequence[str] = ()
+) -> Path:
     """Run a task to its end and return its run folder.
 
     Whatever happens is in the folder's ``status.json``: ``ok``, ``not-estimable``, ``refused``
@@ -56,6 +58,8 @@ def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path
         The run configuration, flat.
     started : float
         Unix time at which the run began.
+    site_faults : sequence of str
+        What is known to be wrong with the sites before they are asked; the run is then refused.
     """
     faults, config = _checked(values)
     folder = RunFolder.create(Path(config.general.run_dir), task=config.general.task)
@@ -71,6 +75,8 @@ def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path
         defaults=run_config.defaults(),
         meanings={key.name: key.meaning for key in run_config.all_keys()},
     )
+    if site_faults:
+        return _end(folder, "refused", "; ".join(site_faults), {}, None, started)
     exchange = Exchange.around(
         with_hosted_sites(grid, config.general.num_sites),
         timeout=config.general.timeout,
@@ -83,7 +89,9 @@ def run_task(grid: Grid, values: Mapping[str, Value], *, started: float) -> Path
         status = "ok"
     except NotEstimable as end:
         status, reason = "not-estimable", str(end)
-    except (Refused, TooFewSites) as end:
+    except Refused as end:
+        status, reason = "refused", str(end)
+    except TooFewSites as end:
         begun = exchange.count > 1
         status, reason = "failed" if begun else "refused", str(end)
     except Exception as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp import run_config
 from fedapp.run_folder import RunFolder
+from tasks.site.faults import SiteFault
 
 CLIENT_APP_RAISED = 2
 """Flower's code of an exception in a ClientApp."""
@@ -47,7 +49,7 @@ class InProcessGrid(Grid):
     Notes
     -----
     A message is handled when it is sent, one node after the other. As in a deployment, a node
-    gets a copy of the message, and its state is kept only if its handler returned.
+    gets a copy of the message. Its state is kept only if it answered, and not with an error.
     """
 
     def __init__(
@@ -128,7 +130,8 @@ class InProcessGrid(Grid):
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
-        context.state = trial.state
+        if not reply.has_error():
+            context.state = trial.state
         reply.metadata.__dict__["_message_id"] = f"reply-{next(self._ids)}"
         return reply
 
@@ -190,6 +193,7 @@ def simulate(
         ``"ray"`` writes the frames to files and calls the real ``flwr run``.
     num_sites : int, optional
         How many sites share the data of the configuration; default its ``num-sites``.
+        Of `sites` there are as many as are given.
     site_names : sequence of str, optional
         Names of `sites`; default ``site-0``, ``site-1``, ...
 
@@ -203,22 +207,26 @@ def simulate(
     ------
     fedapp.run_config.ConfigError
         If the configuration is not usable.
+    ValueError
+        If arguments do not fit together.
     """
+    _refuse_misfits(config or {}, sites, task=task, seed=seed, num_sites=num_sites)
+    if sites is not None:
+        num_sites = len(sites)
     values = {"report": False, **(config or {}), "task": task, "seed": seed}
-    checked = run_config.read(values)
+    if num_sites is not None:
+        values["num-sites"] = num_sites
+    values = {key: v.item() if isinstance(v, np.generic) else v for key, v in values.items()}
+    general = run_config.read(values).general
     full = {**run_config.defaults(), **values}
-    if sites is not None and not len(sites):
-        raise ValueError("sites: empty; give one DataFrame a site")
     if backend == "ray":
         from fedapp import flower_run
 
         if site_names is not None:
             raise ValueError("site_names: only with backend 'in-process'; Ray's are site-0, ...")
-        folder = flower_run.simulate_with_ray(
-            full, sites=sites, num_sites=num_sites or checked.general.num_sites
-        )
+        folder = flower_run.simulate_with_ray(full, sites=sites, num_sites=general.num_sites)
     elif backend == "in-process":
-        folder = _run_in_process(full, sites, num_sites or checked.general.num_sites, site_names)
+        folder = _run_in_process(full, general, sites, _names(site_names, sites))
     else:
         raise ValueError(f"backend = {backend!r}: must be 'in-process' or 'ray'")
     return read_result(folder)
@@ -235,29 +243,66 @@ def read_result(folder: Path) -> SimulationResult:
     )
 
 
-def _run_in_process(
-    values: Mapping[str, bool | int | float | str],
+def _refuse_misfits(
+    config: Mapping[str, object],
     sites: Sequence[pd.DataFrame] | None,
-    num_sites: int,
-    site_names: Sequence[str] | None,
+    *,
+    task: str,
+    seed: int,
+    num_sites: int | None,
+) -> None:
+    faults = [
+        f"config[{key!r}] = {config[key]!r}: the argument {key} is {argument!r}; give one of them"
+        for key, argument in (("task", task), ("seed", seed))
+        if config.get(key, argument) != argument
+    ]
+    if sites is not None and not len(sites):
+        faults.append("sites: empty; give one DataFrame a site")
+    elif sites is not None and num_sites not in (None, len(sites)):
+        faults.append(f"num_sites = {num_sites!r}: sites has {len(sites)} DataFrames")
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
+def _names(given: Sequence[str] | None, sites: Sequence[pd.DataFrame] | None) -> list[str]:
+    """Return one name a frame."""
+    count = 0 if sites is None else len(sites)
+    if given is None:
+        return [f"site-{part}" for part in range(count)]
+    if isinstance(given, str) or len(given) != count:
+        raise ValueError(f"site_names = {given!r}: must be one name for each of {count} sites")
+    return list(given)
+
+
+def _run_in_process(
+    values: Mapping[str, run_config.Value],
+    general: run_config.GeneralConfig,
+    sites: Sequence[pd.DataFrame] | None,
+    names: Sequence[str],
 ) -> Path:
     from fedapp import client_app, server_app, site_data
 
+    nodes: list[NodeConfig] = []
     registered: list[str] = []
+    faults: list[str] = []
     try:
         if sites is None:
-            nodes: list[NodeConfig] = [
-                {"partition-id": part, "num-partitions": num_sites} for part in range(num_sites)
-            ]
-        else:
-            registered = [site_data.register_frame(frame) for frame in sites]
-            names = site_names or [f"site-{part}" for part in range(len(sites))]
-            nodes = [
-                {"site-name": name, "data-path": f"{site_data.MEMORY_PREFIX}{key}"}
-                for name, key in zip(names, registered, strict=True)
-            ]
+            count = general.num_sites
+            nodes += [{"partition-id": part, "num-partitions": count} for part in range(count)]
+        for name, frame in zip(names, () if sites is None else sites, strict=True):
+            try:
+                registered.append(site_data.register_frame(frame))
+            except SiteFault as fault:
+                faults += [f"{name}: {reason}" for reason in fault.reasons]
+            else:
+                path = f"{site_data.MEMORY_PREFIX}{registered[-1]}"
+                nodes.append({"site-name": name, "data-path": path})
+        if not faults and len(nodes) < general.min_sites:  # nobody else will come
+            least = f"must be at least min-sites = {general.min_sites}"
+            faults.append(f"num-sites = {len(nodes)}: {least}")
         grid = InProcessGrid(client_app.app, nodes, values)
-        return server_app.run_task(grid, values, started=time.time())
+        return server_app.run_task(grid, values, started=time.time(), site_faults=faults)
     finally:
         for key in registered:
             site_data.forget_frame(key)
+        client_app.forget_sites()

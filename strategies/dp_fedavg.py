@@ -59,13 +59,13 @@ class DPFedAvg(FedAvg):
 
     ``evaluate``: the same, with the final model. Reply: one MetricRecord with ``num-examples``.
 
-    **What is revealed.** To the server: each site's privatized model by itself, not only the average; the number of its
-    rows; its metrics, which have no noise. Integer and boolean arrays leave no site. The server
-    knows the scale of the noise and subtracts d sigma^2 from the squared length of what came to
-    estimate how long the clipped update was: post-processing, which discloses nothing beyond the
-    update itself. To a client: the global models, which are averages of privatized updates. To
-    other clients: nothing. No (epsilon, delta) is claimed: the influence of one row is not bounded,
-    and the division by sqrt(K) is an argument about variances.
+    **What is revealed.** To the server: each site's privatized model by itself, not only the
+    average; the number of its rows; its metrics, which have no noise. Integer and boolean arrays
+    leave no site. The server knows the scale of the noise and subtracts d sigma^2 from the squared
+    length of what came to estimate how long the clipped update was: post-processing, which
+    discloses nothing beyond the update itself. To a client: the global models, which are averages
+    of privatized updates, and nothing of one other client. No (epsilon, delta) is claimed: the
+    influence of one row is not bounded, and dividing by sqrt(K) is an argument about variances.
 
     Parameters
     ----------
@@ -390,4 +390,5 @@ class DPFedAvg(FedAvg):
             log(WARNING, "round %d: more noise than signal from %s", server_round, words)
 
     def _set_aside(self, reply: Message, code: str, reason: str) -> None:
-        self._exchange.report_fault(reply.metadata.src_node_id, code, reason)
+        node, step = reply.metadata.src_node_id, reply.metadata.message_type
+        self._exchange.report_fault(node, code, reason, step=step)

@@ -68,6 +68,7 @@ def introduce_sites(
     # Who is late may be missed; who answers with an error is set up wrongly.
     faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
     admitted: dict[int, str] = {}
+    said_by: dict[str, list[str]] = {}  # one line a fault, not one a site
     for node, reply in sites.items():
         if not reply.fault_code:
             admitted[node] = reply.site
@@ -76,13 +77,15 @@ def introduce_sites(
             exchange.report_fault(node, reply.fault_code, reason, step="hello")
         else:
             name = reply.site or f"node-{node}"
-            faults.extend(f"{name}: {reason}" for reason in reply.fault_reasons)
-    said = [reply.site for reply in sites.values() if reply.site]
+            for reason in reply.fault_reasons:
+                said_by.setdefault(reason, []).append(name)
+    faults += [f"{', '.join(sorted(names))}: {reason}" for reason, names in said_by.items()]
+    given = [reply.site for reply in sites.values() if reply.site]
     faults.extend(
         f"{name}: more than one node has this site name; names must differ"
-        for name in duplicates(said)
+        for name in duplicates(given)
     )
-    if SERVER in said:
+    if SERVER in given:
         faults.append(f"{SERVER}: no site may have this name, it is the server's in the ledger")
     if not faults and len(admitted) < min_sites:
         left = [str(fault) for fault in exchange.faults]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from logging import INFO
 from typing import Any
@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
+from numpy.typing import NDArray
 
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
@@ -19,12 +20,13 @@ from strategies.membership import Refused
 from tasks.survival.baseline import BaselineHazard, breslow, time_grid
 from tasks.survival.concordance import ConcordanceSums, collapse, concordance
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.curves import RiskGroup, pool_curves, risk_cuts
+from tasks.survival.curves import GroupCurves, RiskGroup, curve_grid, pool_curves, risk_cuts
 from tasks.survival.messages import (
     CURVES,
     EVALUATE,
     STATISTICS,
     TRAIN,
+    Arrays,
     CurvesReply,
     CurvesRequest,
     EvaluateReply,
@@ -252,7 +254,7 @@ class SurvivalFedAvg(DPFedAvg):
             return None
         exchange = self._exchange
         assert exchange is not None, "start comes first"
-        named = dict(exchange.read(messages, EvaluateReply.from_record))
+        named = dict(exchange.read(messages, self._read_evaluation))
         usable = [m for m in messages if exchange.name_of(m.metadata.src_node_id) in named]
         metrics = super().aggregate_evaluate(server_round, usable)
         read = list(named.values())
@@ -278,9 +280,36 @@ class SurvivalFedAvg(DPFedAvg):
             cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
         )
         messages = self._to_all(exchange, request.to_record(), CURVES)
-        replies = exchange.read(exchange.send_and_receive(messages), CurvesReply.from_record)
-        self.curves = pool_curves([reply.curves for _, reply in replies])
+        grid = curve_grid(request.baseline.horizon, self.config.time_bins)
+        asked = (request.cuts.size + 1, grid.size - 1)
+
+        def parse(content: RecordDict) -> GroupCurves:
+            sums = CurvesReply.from_record(content).curves
+            if sums.events.shape != asked:
+                raise ValueError("sums of other groups or another grid than asked for")
+            return sums
+
+        replies = exchange.read(exchange.send_and_receive(messages), parse)
+        self.curves = pool_curves([sums for _, sums in replies])
         return self.curves
+
+    # Checks ---------------------------------------------------------------------------------
+
+    def check_update(self, reply: Message, sent: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Set a reply aside also if what it says of the received model cannot be read."""
+        arrays = super().check_update(reply, sent)
+        metrics = next(iter(reply.content.metric_records.values()))
+        EvaluationSums.from_metrics(metrics)
+        for key in ("loss-sum", "loss-steps"):
+            _number(metrics, key)
+        return arrays
+
+    def _read_evaluation(self, content: RecordDict) -> EvaluateReply:
+        reply = EvaluateReply.from_record(content)
+        cells, predictors = reply.risk_sets.events.size, reply.risk_moments.mean.size
+        if (cells, predictors) != (self.config.time_bins, 1):
+            raise ValueError("sums on another grid than asked for")
+        return reply
 
     # Pooling --------------------------------------------------------------------------------
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import sys
 import tempfile
+
+import pytest
 
 # Set before anything imports flwr, which reads some of these at import.
 _HOME = tempfile.TemporaryDirectory(prefix="fedapp-test-flwr-")
@@ -14,3 +18,11 @@ os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 with socket.socket() as _probe:
     _probe.bind(("127.0.0.1", 0))
     os.environ["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(_probe.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _log_to_the_current_stderr() -> None:
+    """Flower's handler keeps the stream of its import, which pytest has replaced since."""
+    for handler in logging.getLogger("flwr").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.stream = sys.stderr  # setStream would flush the old one, which is closed

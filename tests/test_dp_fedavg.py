@@ -203,7 +203,7 @@ def test_partial_participation_says_how_many_are_addressed_and_is_repeatable() -
 
 def test_waiting_for_nodes_ends_with_the_timeout() -> None:
     grid = FakeGrid({1: steady(1.0)})
-    with pytest.raises(TooFewSites, match="1 nodes? connected, 2 needed"):
+    with pytest.raises(TooFewSites, match=r"1 nodes? connected, 2 needed"):
         run(grid, DPFedAvg(), timeout=0.05)
     assert not grid.sent
 

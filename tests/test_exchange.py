@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import Answer, Clock, ScriptedGrid
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -24,6 +23,7 @@ from strategies.exchange import (
     content_bytes,
     duplicates,
 )
+from tests.fakes import Answer, Clock, ScriptedGrid
 
 KIND = "query.sums"
 DISCLOSURES = {KIND: Disclosure("sums", "what is asked", "what is told")}
@@ -46,9 +46,7 @@ def around(
     min_sites: int = 1,
     names: dict[int, str] | None = None,
 ) -> Exchange:
-    exchange = Exchange.around(
-        grid, timeout=timeout, min_sites=min_sites, disclosures=DISCLOSURES
-    )
+    exchange = Exchange.around(grid, timeout=timeout, min_sites=min_sites, disclosures=DISCLOSURES)
     exchange.admit(NAMES if names is None else names)
     return exchange
 
@@ -57,7 +55,7 @@ def values(replies: list[Message]) -> list[object]:
     return [reply.content.config_records["reply"]["value"] for reply in replies]
 
 
-@pytest.fixture()
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock.installed(monkeypatch)
 
@@ -65,7 +63,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # Counted and written down ------------------------------------------------------------------------
 
 
-def test_replies_come_in_the_order_of_site_names_whatever_the_order_of_arrival(clock: Clock) -> None:
+def test_replies_come_in_the_order_of_site_names_whatever_the_order_of_arrival(
+    clock: Clock,
+) -> None:
     grid = ScriptedGrid(
         {11: told(3), 12: Answer(told(1), after=5), 13: Answer(told(2), after=2)}, clock
     )
@@ -85,7 +85,10 @@ def test_ledger_has_every_message_in_both_directions() -> None:
     size = len(ConfigRecord({"please": True}).deflate())
     told_size = len(ConfigRecord({"value": 1}).deflate())
     first = [
-        *({"exchange": 1, "receiver": name, "bytes": size, **there} for name in sorted(NAMES.values())),
+        *(
+            {"exchange": 1, "receiver": name, "bytes": size, **there}
+            for name in sorted(NAMES.values())
+        ),
         *({"exchange": 1, "sender": name, "bytes": told_size, **back} for name in NAMES.values()),
     ]
     second = [
@@ -104,7 +107,12 @@ def test_names_are_put_into_what_was_written_down_before_they_were_known() -> No
     exchange = Exchange.around(ScriptedGrid({11: told(3), 12: told(1), 13: told(2)}))
     assert exchange.name_of(11) == "node-11"
     exchange.send_and_receive(requests(exchange))
-    assert {row["receiver"] for row in exchange.ledger} == {"node-11", "node-12", "node-13", "server"}
+    assert {row["receiver"] for row in exchange.ledger} == {
+        "node-11",
+        "node-12",
+        "node-13",
+        "server",
+    }
     exchange.admit(NAMES)
     assert {row["receiver"] for row in exchange.ledger} == {*NAMES.values(), "server"}
     assert {row["sender"] for row in exchange.ledger} == {*NAMES.values(), "server"}
@@ -245,7 +253,9 @@ def test_a_second_reply_to_one_message_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instead", "dropped"), [("", False), (None, False), ("", True)], ids=["empty", "none", "dropped"]
+    ("instead", "dropped"),
+    [("", False), (None, False), ("", True)],
+    ids=["empty", "none", "dropped"],
 )
 def test_a_message_that_the_runtime_did_not_take_is_named_without_waiting(
     clock: Clock, instead: str | None, dropped: bool
@@ -267,7 +277,7 @@ def test_a_message_that_the_runtime_did_not_take_is_named_without_waiting(
 def test_nothing_was_sent_at_all(clock: Clock) -> None:
     grid = ScriptedGrid({11: told(3)}, clock, refused={11: ""}, drop_refused=True)
     exchange = around(grid, names={11: "a"})
-    with pytest.raises(TooFewSites, match="0 of 1 sites .* a: sums: the runtime did not take"):
+    with pytest.raises(TooFewSites, match=r"0 of 1 sites .* a: sums: the runtime did not take"):
         exchange.send_and_receive(requests(exchange))
     assert clock.slept == 0
 
@@ -296,7 +306,8 @@ def test_arrays_that_cannot_be_read_are_a_malformed_reply() -> None:
     broken = [b"", whole[:5], whole[:-3], b"\x93NUMPY" + b"\xff" * 40, b"garbage"]
     answers: dict[int, RecordDict] = {n: arrays(data) for n, data in enumerate([whole, *broken])}
     exchange = around(
-        ScriptedGrid(answers), names={n: f"site-{n}" for n in answers}  # type: ignore[arg-type]
+        ScriptedGrid(answers),
+        names={n: f"site-{n}" for n in answers},  # type: ignore[arg-type]
     )
     replies = exchange.send_and_receive(requests(exchange))
     read = exchange.read(replies, lambda content: content.array_records["reply"]["x"].numpy().sum())
@@ -361,7 +372,9 @@ def test_fewer_sites_than_needed_may_be_addressed_on_purpose() -> None:
 def test_too_few_readable_replies_end_the_run() -> None:
     exchange = around(ScriptedGrid({11: told(3), 12: RecordDict(), 13: told(2)}), min_sites=3)
     replies = exchange.send_and_receive(requests(exchange))
-    with pytest.raises(TooFewSites, match="2 of 3 replies can be read, 3 needed; alpha: sums") as end:
+    with pytest.raises(
+        TooFewSites, match="2 of 3 replies can be read, 3 needed; alpha: sums"
+    ) as end:
         exchange.read(replies, lambda content: content.config_records["reply"]["value"])
     assert [fault.code for fault in end.value.faults] == ["malformed"]
 
@@ -403,7 +416,9 @@ def test_in_simulation_no_node_is_waited_for_long(clock: Clock) -> None:
 
 
 def test_only_admitted_nodes_take_part() -> None:
-    exchange = around(ScriptedGrid({11: told(3), 12: told(1), 13: told(2)}), names={13: "z", 11: "y"})
+    exchange = around(
+        ScriptedGrid({11: told(3), 12: told(1), 13: told(2)}), names={13: "z", 11: "y"}
+    )
     assert list(exchange.get_node_ids()) == [11, 13]
     assert sorted(node.node_id for node in exchange.get_nodes()) == [11, 13]
     exchange.exclude([11])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from fakes import Answer, Clock, ScriptedGrid
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -15,6 +14,7 @@ from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
 from tasks.site.client import introduce
 from tasks.site.faults import SiteFault
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
+from tests.fakes import Answer, Clock, ScriptedGrid
 
 OURS = "0.1.0+aaaaaaaaaaaa"
 THEIRS = "0.1.0+bbbbbbbbbbbb"
@@ -48,7 +48,9 @@ def introduced(
     return exchange, names
 
 
-def refusal(answers: Mapping[int, Answer | RecordDict | Error | None], **settings: object) -> list[str]:
+def refusal(
+    answers: Mapping[int, Answer | RecordDict | Error | None], **settings: object
+) -> list[str]:
     with pytest.raises(Refused) as caught:
         introduced(answers, **settings)  # type: ignore[arg-type]
     for fault in caught.value.faults:
@@ -170,9 +172,7 @@ def test_leaving_small_sites_out_forgives_nothing_else() -> None:
 
 def test_too_few_sites_are_left() -> None:
     small = [hello(name, fault="small-site", reasons=["fewer than 5 rows"]) for name in "bc"]
-    faults = refusal(
-        {5: hello("a"), 6: small[0], 7: small[1]}, exclude=frozenset({"small-site"})
-    )
+    faults = refusal({5: hello("a"), 6: small[0], 7: small[1]}, exclude=frozenset({"small-site"}))
     assert "min-sites is 2" in faults[0]
     assert faults[0].startswith("1 site ")
     assert [fault.split(":")[0] for fault in faults[1:]] == ["b", "c"]

@@ -70,11 +70,8 @@ def l2_norm(arrays: Iterable[Array]) -> float:
     Squares neither overflow nor vanish, since the largest element is divided out first. The
     result is infinite only if the norm itself exceeds what a double can hold.
     """
-    parts = [np.asarray(array, dtype=np.float64) for array in arrays]
-    largest = max((float(np.abs(part).max()) for part in parts if part.size), default=0.0)
-    if largest == 0 or math.isinf(largest):
-        return largest
-    return largest * _relative_norm(parts, largest)
+    largest, relative = _norm_parts([np.asarray(array, dtype=np.float64) for array in arrays])
+    return largest * relative
 
 
 def clip_by_global_norm(deltas: Sequence[Float64Array], bound: float) -> Sequence[Float64Array]:
@@ -89,12 +86,9 @@ def clip_by_global_norm(deltas: Sequence[Float64Array], bound: float) -> Sequenc
     bound : float
         > 0.
     """
-    largest = max((float(np.abs(delta).max()) for delta in deltas if delta.size), default=0.0)
-    if largest == 0:
-        return deltas
-    relative = _relative_norm(deltas, largest)
+    largest, relative = _norm_parts(deltas)
     target = bound * (1 - _MARGIN)
-    if largest * relative <= target:
+    if largest == 0 or relative <= target / largest:
         return deltas
     return [delta / largest * (target / relative) for delta in deltas]
 
@@ -163,14 +157,14 @@ def privatize(
         name: _round_toward_global(wide[name], delta, global_arrays[name].dtype)
         for name, delta in zip(names, deltas, strict=True)
     }
-    norm = l2_norm(clipped[name].astype(np.float64) - wide[name] for name in names)
-    if not norm <= clip_norm:
-        clipped, norm = {name: global_arrays[name] for name in names}, 0.0
+    largest, relative = _norm_parts([clipped[n].astype(np.float64) - wide[n] for n in names])
+    if largest > 0 and not relative <= clip_norm / largest:
+        clipped, largest = {name: global_arrays[name] for name in names}, 0.0
     arrays = {name: np.array(array) for name, array in global_arrays.items()}
     for name in names:
         arrays[name] = _add_noise(clipped[name], noise, source, global_arrays[name].dtype)
     size = sum(array.size for array in clipped.values())
-    return PrivatizedUpdate(arrays, norm, noise.standard_deviation, size)
+    return PrivatizedUpdate(arrays, largest * relative, noise.standard_deviation, size)
 
 
 def is_floating(array: Array) -> bool:
@@ -253,8 +247,16 @@ def _shortened(reasons: list[str]) -> list[str]:
     return [*reasons[:_MOST_NAMED], f"and {more} more"] if more > 0 else reasons
 
 
-def _relative_norm(arrays: Sequence[Float64Array], largest: float) -> float:
-    return math.sqrt(math.fsum(float(np.sum(np.square(array / largest))) for array in arrays))
+def _norm_parts(arrays: Sequence[Float64Array]) -> tuple[float, float]:
+    """Return the largest magnitude, and the L2 norm relative to it: their product is the norm.
+
+    Apart, they are right where squares, or the product itself, would overflow or vanish.
+    """
+    largest = max((float(np.abs(array).max()) for array in arrays if array.size), default=0.0)
+    if largest == 0 or math.isinf(largest):
+        return largest, 1.0
+    squares = math.fsum(float(np.sum(np.square(array / largest))) for array in arrays)
+    return largest, math.sqrt(squares)
 
 
 def _clipped_differences(

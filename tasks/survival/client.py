@@ -110,8 +110,8 @@ class SurvivalSite:
         """Return the site's generator for one use in one round."""
         return np.random.default_rng([use, self.seed, server_round, *self.name.encode()])
 
-    def model(self, message: Message) -> SurvivalModel:
-        """Build the model with the arrays of a message."""
+    def model(self, message: Message) -> tuple[SurvivalModel, Arrays]:
+        """Build the model with the arrays of a message; return it, and the arrays."""
         model = build(
             self.config.model,
             n_features=len(self.training.feature_names),
@@ -120,10 +120,11 @@ class SurvivalSite:
             seed=0,  # overwritten by the arrays
         )
         try:
-            load_arrays(model.network, from_array_record(message.content.array_records["arrays"]))
+            arrays = from_array_record(message.content.array_records["arrays"])
+            load_arrays(model.network, arrays)
         except ValueError as error:
             raise SiteFault("other-model", f"the server's {error}") from None
-        return model
+        return model, arrays
 
     def noise_rng(self, server_round: int) -> np.random.Generator | None:
         """Return the seeded generator of protecting noise, or None for the secure one."""
@@ -150,10 +151,9 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
 def train(message: Message, site: SurvivalSite) -> Message:
     """Answer ``train``: evaluate the global model, train it, privatize the update."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model = site.model(message)
+    model, received = site.model(message)
     due = (request.server_round - 1) % site.config.evaluate_every == 0
     evaluation = _evaluate(model, site, request.standardizer, due=due)
-    before = from_array_record(message.content.array_records["arrays"])
     training = site.training
     result = train_locally(
         model,
@@ -167,7 +167,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
         rng=site.rng(_BATCHES, request.server_round),
     )
     reply = TrainReply(
-        arrays=_privatized(site, before, model, request),
+        arrays=_privatized(site, received, model, request),
         num_examples=len(training),
         loss_sum=(result.mean_loss or 0.0) * (result.n_steps - result.n_idle_steps),
         loss_steps=result.n_steps - result.n_idle_steps,
@@ -179,7 +179,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
 def evaluate(message: Message, site: SurvivalSite) -> Message:
     """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model = site.model(message)
+    model, _ = site.model(message)
     training = site.training
     risk = model.risk(request.standardizer.apply(training.features))
     grid = time_grid(request.grid_horizon, site.config.time_bins)
@@ -200,7 +200,7 @@ def curves(message: Message, site: SurvivalSite) -> Message:
     suppressed group would follow from them by subtraction.
     """
     request = CurvesRequest.from_record(message.content)
-    model = site.model(message)
+    model, _ = site.model(message)
     rows = site.evaluation
     risk = model.risk(request.standardizer.apply(rows.features)) if len(rows) else np.empty(0)
     grouped = GroupCurves.of(
@@ -230,14 +230,14 @@ def _evaluate(
 
 
 def _privatized(
-    site: SurvivalSite, before: Arrays, model: SurvivalModel, request: TrainConfig
+    site: SurvivalSite, received: Arrays, model: SurvivalModel, request: TrainConfig
 ) -> Arrays:
     settings = site.config.privatization
     trained = arrays_of(model.network)
     if settings is None:
         return trained
     update = privatize(
-        before,
+        received,
         trained,
         clip_norm=settings.clip_norm,
         noise=settings.noise(num_clients=request.num_clients),

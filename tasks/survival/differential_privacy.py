@@ -48,16 +48,10 @@ INACTIVE_PARAMETERS = {
 }
 """The settings that a mechanism ignores."""
 
-_SETTINGS = (
-    "dp_mechanism",
-    "dp_clip_norm",
-    "dp_noise_multiplier",
-    "dp_sensitivity",
-    "dp_epsilon",
-    "dp_delta",
-)
 DEFAULTS: Mapping[str, Any] = {
-    name: SurvivalConfig.model_fields[name].default for name in _SETTINGS
+    name: field.default
+    for name, field in SurvivalConfig.model_fields.items()
+    if name.startswith("dp_")
 }
 """Defaults of the settings, those of the run configuration."""
 

@@ -101,8 +101,8 @@ class StatisticsReply:
         horizon = cast(float, record["horizon"])
         if len(names) != moments.mean.size:
             raise ValueError("number of feature names and of moments differ")
-        if not 0 <= n_events <= moments.count or n_test < 0:
-            raise ValueError("counts of events or evaluation rows that cannot be")
+        if moments.count < 1 or not 0 <= n_events <= moments.count or n_test < 0:
+            raise ValueError("counts of rows or events that cannot be")
         if not np.isfinite(horizon) or horizon <= 0:
             raise ValueError("horizon that is not a positive number")
         return cls(names, moments, n_events, n_test, horizon, cast(str, record["data-set"]))

@@ -1,0 +1,148 @@
+"""The command line: thin, with an exit code that tells what happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedapp import run_config
+from fedapp.cli import main
+
+SMALL = ["survival.rounds=2", "survival.local-steps=1", "report=false"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=90)
+    frame = pd.DataFrame(
+        {"time": rng.exponential(np.exp(-x)) + 0.01, "event": rng.integers(0, 2, 90), "x": x}
+    )
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def run(tmp_path: Path, *arguments: str) -> int:
+    settings = ["--set", *SMALL, f"run-dir={tmp_path / 'runs'}"]
+    return main(["run", "survival", "--in-process", *settings, *arguments])
+
+
+def test_run_prints_the_run_folder_and_ends_with_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--clients", "3", "--set", "survival.model=DeepSurv") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    folder = Path(last.removeprefix("run folder: "))
+    assert folder.is_absolute()
+    config = json.loads((folder / "config.json").read_text())["config"]
+    assert config["survival.rounds"] == 2
+    assert config["num-sites"] == 3
+
+
+def test_own_file_by_a_relative_path(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(tmp_path, "--data", "rows.csv", "--clients", "3") == 0
+
+
+def test_settings_file_and_what_wins(tmp_path: Path) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text("num-sites = 4\n[survival]\nrounds = 7\ndp-mechanism = 'none'\n")
+    assert run(tmp_path, "--config", str(toml)) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    config = json.loads((folder / "config.json").read_text())["config"]
+    assert config["survival.dp-mechanism"] == "none"
+    assert config["survival.rounds"] == 2, "--set goes before the file"
+    assert config["num-sites"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "survival.round=3"], "did you mean survival.rounds?"),
+        (["--set", "survival.rounds=many"], "survival.rounds = 'many': must be whole number"),
+        (["--set", "survival.rounds"], "must be KEY=VALUE"),
+        (["--config", "missing.toml"], "missing.toml"),
+        (["--clients", "0"], "num-sites = 0"),
+    ],
+)
+def test_what_is_wrong_with_the_command_line_is_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run(tmp_path, *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists(), "nothing starts"
+
+
+def test_refused_data_are_code_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Path
+) -> None:
+    assert run(tmp_path, "--data", str(table), "--set", "survival.time=tiem") == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("fedapp: refused: site-0, site-1, site-2, site-3, site-4: ")
+    assert "'tiem'" in last
+
+
+def test_no_result_is_code_4(tmp_path: Path, table: Path) -> None:
+    frame = pd.read_csv(table)
+    frame["event"] = 0
+    frame.to_csv(table, index=False)
+    assert run(tmp_path, "--data", str(table)) == 4
+
+
+def test_check_starts_nothing_and_names_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Path
+) -> None:
+    assert main(["check", "--clients", "3", "--set", f"run-dir={tmp_path / 'runs'}"]) == 0
+    out = capsys.readouterr().out
+    assert "site-2" in out
+    assert "torch" in out
+    assert not (tmp_path / "runs").exists()
+    assert main(["check", "--data", str(table), "--set", "survival.event=evnt"]) == 2
+    assert "'evnt'" in capsys.readouterr().out
+    assert main(["check", "--clients", "1"]) == 2
+    assert "min-sites" in capsys.readouterr().out
+
+
+def test_config_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    out = capsys.readouterr().out
+    for name, default in run_config.defaults().items():
+        assert f"{name} = {run_config.toml_value(default)}\n" in out
+    assert main(["config", "survival.dp", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {key["name"] for key in listed} == {
+        name for name in run_config.defaults() if name.startswith("survival.dp")
+    }
+    assert main(["config", "nothing-like-it"]) == 2
+
+
+def test_predict_and_report_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Path
+) -> None:
+    assert run(tmp_path, "--data", str(table), "--clients", "3") == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert Path(capsys.readouterr().out.strip()).is_file()
+
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(folder), str(table), "--times", "0.5,1", "--out", str(out)]) == 0
+    predicted = pd.read_csv(out)
+    assert list(predicted) == ["risk", "survival(0.5)", "survival(1)"]
+    assert len(predicted) == 90
+    assert (predicted["survival(0.5)"] >= predicted["survival(1)"]).all()
+    assert np.corrcoef(predicted["risk"], -predicted["survival(1)"])[0, 1] > 0.8
+
+    capsys.readouterr()
+    pd.read_csv(table).drop(columns="x").to_csv(table, index=False)
+    assert main(["predict", str(folder), str(table)]) == 2
+    assert 'column "x"' in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 2
+    assert main(["predict", str(tmp_path), str(table)]) == 2

@@ -1,0 +1,95 @@
+"""The deployment runtime: a SuperLink and SuperNodes with their own files."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedapp.simulation import read_result, simulate
+from tests.runtimes import call, checkout, superlink, supernode
+
+pytestmark = pytest.mark.slow
+
+CONFIG = {
+    "survival.rounds": 2,
+    "survival.local-steps": 2,
+    "survival.dp-mechanism": "none",
+    "report": False,
+}
+
+
+def rows(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(2, 60))
+    time = rng.exponential(np.exp(-x)) + 0.01
+    return pd.DataFrame({"time": time, "event": rng.integers(0, 2, 60), "x": x, "y": y})
+
+
+def run(tmp_path: Path, sites: dict[str, tuple[str, str]]) -> tuple[Path, str]:
+    """Deploy SuperNodes (label: site name, data path), run, and return the run folder."""
+    app = checkout(tmp_path / "app")
+    with ExitStack() as stack:
+        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
+        for label, (name, path) in sites.items():
+            log = tmp_path / f"{label}.log"
+            stack.enter_context(
+                supernode(link, log, cwd=tmp_path, site_name=name, data_path=path)
+            )
+        config = {**CONFIG, "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
+        words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        done = call(
+            ["flwr", "run", ".", "deployed", "--stream", "--run-config", words],
+            link.environment,
+            cwd=app,
+        )
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder, done.stdout
+
+
+def test_two_sites_with_own_files_equal_the_in_process_run(tmp_path: Path) -> None:
+    north, south = rows(1), rows(2)
+    north.to_csv(tmp_path / "north.csv", index=False)
+    south.to_parquet(tmp_path / "south.parquet", index=False)
+    folder, output = run(
+        tmp_path,
+        {
+            "north": ("north", str(tmp_path / "north.csv")),
+            "south": ("south", str(tmp_path / "south.parquet")),
+        },
+    )
+    deployed = read_result(folder)
+    assert deployed.summary["status"] == "ok", output
+    assert deployed.exchanges == 2 + 4
+    here = simulate(
+        "survival",
+        sites=[north, south],
+        site_names=["north", "south"],
+        config={**CONFIG, "run-dir": str(tmp_path / "here")},
+    )
+    assert deployed.summary["c-index"] == here.summary["c-index"]
+    with np.load(folder / "model.npz") as theirs, np.load(here.run_folder / "model.npz") as ours:
+        arrays = [name for name in ours.files if name != "header"]
+        assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
+
+
+def test_what_is_wrong_at_the_sites_is_named_before_training(tmp_path: Path) -> None:
+    """Two nodes of one name, and one without its file."""
+    rows(1).to_csv(tmp_path / "a.csv", index=False)
+    folder, output = run(
+        tmp_path,
+        {
+            "first": ("twin", str(tmp_path / "a.csv")),
+            "second": ("twin", str(tmp_path / "a.csv")),
+            "third": ("lonely", str(tmp_path / "missing.csv")),
+        },
+    )
+    status = json.loads((folder / "status.json").read_text())
+    assert status["status"] == "refused", output
+    assert "twin: more than one node has this site name" in status["reason"]
+    assert "lonely: no file at data-path" in status["reason"]
+    assert not (folder / "model.npz").exists()
