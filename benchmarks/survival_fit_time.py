@@ -24,7 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ import pandas as pd
 import torch
 import torchtuples
 from pycox.models import CoxPH
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torchtuples.practical import MLPVanilla
 
 from fedapp.fingerprint import code_fingerprint
@@ -49,14 +50,8 @@ VERSIONS_OF = ("flwr", "torch", "numpy", "pycox")
 class Setting:
     """Size of data and training; everything else is the product's default.
 
-    Attributes
-    ----------
-    n_rows, n_features : int
-        Of all clients together.
-    censoring_rate : float
-        Rate of the exponential censoring times; about .3 of the rows are censored at .4.
-    n_clients, rounds, local_steps : int
-        Of the federated run.
+    ``n_rows`` is that of all clients together, ``censoring_rate`` the rate of the exponential
+    censoring times: at .4 about .3 of the rows are censored.
     """
 
     n_rows: int = 200
@@ -85,20 +80,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class FitTimes:
-    """The document's setting.
+    """Times of `fit` (product) and of `central_fit` (reference), measured in turn.
 
-    Attributes
-    ----------
-    product, reference : Timing
-        Of `fit` and `central_fit`.
-    wall_ratio, cpu_ratio : float
-        Median over repeats of product / reference, measured one after the other.
-    first_wall : float
-        Wall seconds of the first fit in the process, with what is imported on first use.
-    exchanges : int
-        Of one fit.
-    censored : float
-        Share of rows that are censored.
+    The ratios are medians of product / reference over pairs; ``first_wall`` is the first fit in the
+    process, with what is imported on first use; ``censored`` a share of the rows.
     """
 
     product: Timing
@@ -125,6 +110,14 @@ class ManyClients:
     cpu: float
     exchanges: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Fits of federated-survival, and its version."""
+
+    version: str
+    timing: Timing
 
 
 def sdgm1(setting: Setting, *, seed: int) -> pd.DataFrame:
@@ -187,12 +180,12 @@ def fit_times(setting: Setting, *, repeats: int) -> FitTimes:
     """Time fits, in turn with the reference, after one of each."""
     frame = sdgm1(setting, seed=0)
     with one_thread():
-        first_wall, _ = timed(lambda: fit(frame, setting, seed=0))
-        timed(lambda: central_fit(frame, setting, seed=0))
+        first_wall, _ = timed(partial(fit, frame, setting, seed=0))
+        timed(partial(central_fit, frame, setting, seed=0))
         product, reference = [], []
         for seed in range(1, repeats + 1):
-            product.append(timed(lambda seed=seed: fit(frame, setting, seed=seed)))
-            reference.append(timed(lambda seed=seed: central_fit(frame, setting, seed=seed)))
+            product.append(timed(partial(fit, frame, setting, seed=seed)))
+            reference.append(timed(partial(central_fit, frame, setting, seed=seed)))
         exchanges = fit(frame, setting, seed=0).exchanges
     wall_ratio, cpu_ratio = (
         statistics.median(
@@ -213,14 +206,7 @@ def fit_times(setting: Setting, *, repeats: int) -> FitTimes:
 
 def many_clients(setting: Setting, *, n_clients: int, rows_each: int) -> ManyClients:
     """Run once with many clients; enough rows each that all are evaluated too."""
-    larger = Setting(
-        n_rows=n_clients * rows_each,
-        n_features=setting.n_features,
-        censoring_rate=setting.censoring_rate,
-        n_clients=n_clients,
-        rounds=setting.rounds,
-        local_steps=setting.local_steps,
-    )
+    larger = replace(setting, n_clients=n_clients, n_rows=n_clients * rows_each)
     frame = sdgm1(larger, seed=0)
     results: list[SimulationResult] = []
     with one_thread():
@@ -233,9 +219,9 @@ def many_clients(setting: Setting, *, n_clients: int, rows_each: int) -> ManyCli
 PEER_PROGRAM = """
 import json, sys, time
 from importlib.metadata import version
+from federated_survival import FederatedSurvival
 import pandas as pd
 import torch
-from federated_survival import FederatedSurvival
 
 torch.set_num_threads(1)
 setting = json.loads(sys.argv[2])
@@ -264,8 +250,8 @@ print(json.dumps({"version": version("federated-survival"), "samples": samples})
 """
 
 
-def peer_times(python: Path, setting: Setting, *, repeats: int) -> tuple[str, Timing]:
-    """Time federated-survival on the same rows in another Python; its version and times.
+def peer_times(python: Path, setting: Setting, *, repeats: int) -> Peer:
+    """Time federated-survival on the same rows in another Python.
 
     Raises
     ------
@@ -289,7 +275,7 @@ def peer_times(python: Path, setting: Setting, *, repeats: int) -> tuple[str, Ti
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(f"federated-survival did not run in {python.name}: {last}")
     answer = json.loads(ended.stdout.strip().splitlines()[-1])
-    return answer["version"], Timing.of([(wall, cpu) for wall, cpu in answer["samples"]])
+    return Peer(answer["version"], Timing.of([(wall, cpu) for wall, cpu in answer["samples"]]))
 
 
 @contextmanager
@@ -311,22 +297,20 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def report(setting: Setting, fits: FitTimes, peer: tuple[str, Timing] | str | None) -> str:
+def report(setting: Setting, fits: FitTimes, peer: Peer | str | None) -> str:
     """Return the times as text."""
     steps = setting.n_clients * setting.rounds * setting.local_steps
     rows = [("fedapp, simulate", fits.product), (f"pycox, {steps} steps", fits.reference)]
-    if isinstance(peer, tuple):
-        rows.append((f"federated-survival {peer[0]}", peer[1]))
+    if isinstance(peer, Peer):
+        rows.append((f"federated-survival {peer.version}", peer.timing))
     lines = [
         f"SDGM1, {setting.n_rows} rows ({fits.censored:.0%} censored), {setting.n_clients} "
         f"clients, {setting.rounds} rounds x {setting.local_steps} steps, one thread; seconds:",
         f"{'':26}  best wall  median wall  best CPU  median CPU",
     ]
-    lines += [
-        f"{name:26}  {t.best_wall:9.3f}  {t.median_wall:11.3f}  {t.best_cpu:8.3f}  "
-        f"{t.median_cpu:10.3f}"
-        for name, t in rows
-    ]
+    for name, t in rows:
+        wall, cpu = (t.best_wall, t.median_wall), (t.best_cpu, t.median_cpu)
+        lines.append(f"{name:26}  {wall[0]:9.3f}  {wall[1]:11.3f}  {cpu[0]:8.3f}  {cpu[1]:10.3f}")
     lines += [
         f"fedapp / pycox, median of pairs: wall {fits.wall_ratio:.2f}, CPU {fits.cpu_ratio:.2f}",
         f"first fit of the process: {fits.first_wall:.3f} s; exchanges: {fits.exchanges}",
@@ -336,13 +320,9 @@ def report(setting: Setting, fits: FitTimes, peer: tuple[str, Timing] | str | No
 
 
 def document(
-    setting: Setting, fits: FitTimes, many: ManyClients, peer: tuple[str, Timing] | str | None
+    setting: Setting, fits: FitTimes, many: ManyClients, peer: Peer | str | None
 ) -> dict[str, Any]:
-    """Return everything for a JSON file."""
-    its: dict[str, Any] | None = None
-    if peer is not None:
-        measured = isinstance(peer, tuple)
-        its = {"version": peer[0], **asdict(peer[1])} if measured else {"missing": peer}
+    """Return everything for a JSON file; in place of a peer that did not run, why."""
     return {
         "benchmark": "survival_fit_time",
         "setting": asdict(setting),
@@ -354,7 +334,7 @@ def document(
         "longest_fit": LONGEST_FIT,
         "holds": fits.holds,
         "many_clients": asdict(many),
-        "peer": its,
+        "peer": asdict(peer) if isinstance(peer, Peer) else peer,
     }
 
 
@@ -371,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     setting = Setting()
     fits = fit_times(setting, repeats=chosen.repeats)
-    peer: tuple[str, Timing] | str | None = None
+    peer: Peer | str | None = None
     if chosen.peer_python is not None:
         try:
             peer = peer_times(chosen.peer_python, setting, repeats=chosen.repeats)

@@ -141,9 +141,7 @@ def deal(frame: pd.DataFrame, *, n_sites: int, seed: int) -> list[pd.DataFrame]:
 
 def compare(frame: pd.DataFrame, seed: int, setting: Setting) -> SeedResult:
     """Train both models on one split and evaluate them on its test rows."""
-    train, test = train_test_split(
-        frame, test_size=0.2, stratify=frame[EVENT], random_state=seed
-    )
+    train, test = train_test_split(frame, test_size=0.2, stratify=frame[EVENT], random_state=seed)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as run_dir:
         result = simulate(
@@ -183,8 +181,7 @@ def table(results: Sequence[SeedResult]) -> str:
             f"{'-' if ratio is None else format(ratio, '.2f'):>12}  {one.seconds:7.1f}"
         )
     federated, central = (
-        float(np.mean([getattr(one, name) for one in results]))
-        for name in ("federated", "central")
+        float(np.mean([getattr(one, name) for one in results])) for name in ("federated", "central")
     )
     of = Interval.of([one.difference for one in results])
     lines += [

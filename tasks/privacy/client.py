@@ -29,6 +29,10 @@ SERVER_ROUND = "server-round"
 """Key, in a ConfigRecord of a training message, of the round; Flower's name for it."""
 
 
+MOST_CLIENTS = 1000
+"""Largest number of addressed clients that a site believes unless it is set up otherwise."""
+
+
 class UpdatePrivatization:
     """Mod that clips and noises the model update in the reply to a training message.
 
@@ -95,7 +99,7 @@ class UpdatePrivatization:
         sensitivity: float = 1.0,
         epsilon: float | None = None,
         num_clients: int | None = None,
-        max_num_clients: int = 1000,
+        max_num_clients: int = MOST_CLIENTS,
         clip: Clip = clip_by_global_norm,
         rng: np.random.Generator | None = None,
     ) -> None:

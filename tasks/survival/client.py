@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from flwr.app import Message
 
+from tasks.privacy.client import MOST_CLIENTS
 from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
@@ -236,6 +237,11 @@ def _privatized(
     trained = arrays_of(model.network)
     if settings is None:
         return trained
+    if not 1 <= request.num_clients <= MOST_CLIENTS:  # noise is divided by its square root
+        raise SiteFault(
+            "unbelievable-clients",
+            f"num-clients = {request.num_clients}: must be 1 to {MOST_CLIENTS}",
+        )
     update = privatize(
         received,
         trained,

@@ -317,7 +317,7 @@ _RISK_SETS = ("at_risk_weight", "events", "at_risk_count")
 
 def to_array_record(arrays: Arrays) -> ArrayRecord:
     """Return named numpy arrays as Flower's record."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
 
 def from_array_record(record: ArrayRecord) -> Arrays:

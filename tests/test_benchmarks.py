@@ -1,0 +1,233 @@
+"""The benchmarks measure what they say, tried with tiny settings."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from lifelines import CoxPHFitter
+from scipy import stats
+from sklearn.model_selection import train_test_split
+
+from fedapp.simulation import SimulationResult
+
+
+def _benchmark(name: str) -> ModuleType:
+    path = Path(__file__).parent.parent / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+gbsg2 = _benchmark("survival_gbsg2")
+fit_time = _benchmark("survival_fit_time")
+
+
+@pytest.fixture(autouse=True)
+def _log_level_kept() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+def _seed_result(seed: int, difference: float, ratio: float | None = None) -> Any:
+    return gbsg2.SeedResult(seed, 0.65 + difference, 0.65, ratio, 1.0)
+
+
+# GBSG2 ------------------------------------------------------------------------------------
+
+
+def test_text_columns_become_numbers_in_their_declared_order() -> None:
+    frame = gbsg2.gbsg2()
+    assert frame.shape == (686, 10)
+    assert all(kind.kind in "iuf" for kind in frame.dtypes)
+    assert frame["tgrade"].value_counts().to_dict() == {1: 444, 2: 161, 0: 81}
+    assert frame["horTh"].sum() == 246
+    assert frame["menostat"].sum() == 396
+
+
+def test_every_row_is_dealt_to_one_site() -> None:
+    sites = gbsg2.deal(gbsg2.gbsg2(), n_sites=5, seed=3)
+    assert sorted(map(len, sites)) == [137, 137, 137, 137, 138]
+    assert sorted(pd.concat(sites).index) == list(range(686))
+    assert sorted(sites[0].index) != sorted(gbsg2.deal(gbsg2.gbsg2(), n_sites=5, seed=4)[0].index)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_both_models_are_evaluated_on_the_test_rows_of_the_same_split(private: bool) -> None:
+    frame = gbsg2.gbsg2()
+    setting = gbsg2.Setting(n_sites=3, rounds=4, local_steps=5, private=private)
+    result = gbsg2.compare(frame, 5, setting)
+    train, test = train_test_split(frame, test_size=0.2, stratify=frame["cens"], random_state=5)
+    cox = CoxPHFitter().fit(train, "time", "cens")
+    score = cox.score(test, scoring_method="concordance_index")
+    assert result.central == pytest.approx(score, abs=1e-12)
+    assert 0.55 < result.federated < 0.8  # the opposite orientation would be below .45
+    assert (result.largest_noise_to_signal is not None) == private
+
+
+def test_risks_are_ordered_as_harrell_defines_it() -> None:
+    rows = pd.DataFrame({"time": [1.0, 2.0, 3.0], "cens": [1, 1, 0]})
+    assert gbsg2.harrell(rows, np.array([3.0, 2.0, 1.0])) == 1
+    assert gbsg2.harrell(rows, np.array([1.0, 2.0, 3.0])) == 0
+
+
+def test_the_interval_is_that_of_student() -> None:
+    values = np.random.default_rng(0).normal(0.01, 0.02, size=12)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    interval = gbsg2.Interval.of(list(values))
+    assert interval.mean == pytest.approx(values.mean())
+    assert (interval.lower, interval.upper) == pytest.approx((expected.low, expected.high))
+
+
+def test_seeds_are_numbers_and_ranges() -> None:
+    assert gbsg2.seeds("0-11") == list(range(12))
+    assert gbsg2.seeds("0,3,7-9") == [0, 3, 7, 8, 9]
+    for text in ("4", "", "3-1", "1-", "a-b", "1,1", "0-3,2"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            gbsg2.seeds(text)
+
+
+@pytest.mark.parametrize(("difference", "exit_code"), [(-0.004, 0), (-0.006, 1)])
+def test_the_exit_code_says_whether_the_bound_holds(
+    difference: float,
+    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    def compare(frame: pd.DataFrame, seed: int, setting: Any) -> Any:
+        assert setting == gbsg2.Setting(private=True)
+        return _seed_result(seed, difference + (-0.001 if seed % 2 else 0.001), math.inf)
+
+    monkeypatch.setattr(gbsg2, "compare", compare)
+    path = tmp_path / "numbers.json"
+    assert gbsg2.main(["--private", "--seeds", "0-3", "--json", str(path)]) == exit_code
+    printed = capsys.readouterr().out
+    assert ("does NOT hold" in printed) == bool(exit_code)
+    assert f"{difference:+.4f}" in printed
+    written = json.loads(path.read_text())
+    assert written["holds"] is not bool(exit_code)
+    assert written["mean_difference"]["mean"] == pytest.approx(difference)
+    assert [row["seed"] for row in written["seeds"]] == [0, 1, 2, 3]
+    assert {row["largest_noise_to_signal"] for row in written["seeds"]} == {"unbounded"}
+
+
+# Time of a fit ----------------------------------------------------------------------------
+
+
+def test_sdgm1_has_the_hazards_correlation_and_censoring_of_its_definition() -> None:
+    frame = fit_time.sdgm1(fit_time.Setting(n_rows=20_000), seed=1)
+    features = frame[[f"x{i}" for i in range(1, 6)]]
+    correlation = features.corr().to_numpy()
+    assert correlation[0, 1] == pytest.approx(0.6, abs=0.03)
+    assert correlation[0, 4] == pytest.approx(0.6**4, abs=0.03)
+    fitted = CoxPHFitter().fit(frame, "time", "event").params_.to_numpy()
+    assert fitted == pytest.approx([0, 0, -0.1, -0.1, -0.1], abs=0.05)
+    assert 1 - frame["event"].mean() == pytest.approx(0.3, abs=0.03)
+
+
+def test_fits_are_timed_beside_the_reference() -> None:
+    setting = fit_time.Setting(n_rows=90, rounds=2, local_steps=1)
+    fits = fit_time.fit_times(setting, repeats=2)
+    assert fits.exchanges == 2 + 4
+    for timing in (fits.product, fits.reference):
+        assert 0 < timing.best_wall <= timing.median_wall
+        assert 0 < timing.best_cpu <= timing.median_cpu
+    assert fits.wall_ratio > 0
+    text = fit_time.report(setting, fits, "no peer here")
+    assert "pycox, 6 steps" in text
+    assert text.endswith("no peer here")
+
+
+def test_the_reference_makes_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    step = fit_time.torch.optim.Adam.step
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.append(self)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(fit_time.torch.optim.Adam, "step", counted)
+    setting = fit_time.Setting()
+    fit_time.central_fit(fit_time.sdgm1(setting, seed=0), setting, seed=0)
+    assert len(steps) == 3 * 5 * 3
+
+
+@pytest.mark.parametrize(
+    ("status", "exchanges", "words"), [("ok", 10, "10 exchanges"), ("failed", 9, "end well")]
+)
+def test_a_run_that_is_not_as_it_should_be_is_no_measurement(
+    status: str, exchanges: int, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = SimulationResult({"status": status, "n-sites": 3}, [], exchanges, tmp_path)
+    monkeypatch.setattr(fit_time, "simulate", lambda *args, **kwargs: result)
+    setting = fit_time.Setting()
+    with pytest.raises(RuntimeError, match=words):
+        fit_time.fit(fit_time.sdgm1(setting, seed=0), setting, seed=0)
+
+
+def test_a_peer_that_is_not_there_is_said_in_one_line() -> None:
+    with pytest.raises(RuntimeError, match=r"did not run in python.*No module named"):
+        fit_time.peer_times(Path(sys.executable), fit_time.Setting(), repeats=1)
+
+
+def test_a_peer_is_timed_in_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "federated_survival.py").write_text(
+        "import time\n"
+        "class FederatedSurvival:\n"
+        "    def __init__(self, **settings):\n"
+        "        assert settings['global_rounds'] == 5 and settings['n_clients'] == 3\n"
+        "    def fit(self, frame, *, duration_col, event_col):\n"
+        "        assert len(frame) == 200 and {duration_col, event_col} < set(frame.columns)\n"
+        "        time.sleep(.02)\n"
+        "        print('a word of its own')\n"
+    )
+    metadata = tmp_path / "federated_survival-0.8.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: federated-survival\nVersion: 0.8\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    peer = fit_time.peer_times(Path(sys.executable), fit_time.Setting(), repeats=3)
+    assert peer.version == "0.8"
+    assert 0.02 <= peer.timing.best_wall <= peer.timing.median_wall
+    assert peer.timing.best_cpu < peer.timing.best_wall
+
+
+@pytest.mark.parametrize(("limit", "exit_code"), [(1e6, 0), (0.0, 1)])
+def test_the_exit_code_says_whether_a_fit_is_fast_enough(
+    limit: float,
+    exit_code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(fit_time, "LONGEST_FIT", limit)
+    monkeypatch.setattr(fit_time, "Setting", partial(fit_time.Setting, rounds=1, local_steps=1))
+    path = tmp_path / "numbers.json"
+    arguments = ["--repeats", "1", "--clients", "4", "--json", str(path)]
+    assert fit_time.main(arguments) == exit_code
+    assert "4 clients of 40 rows" in capsys.readouterr().out
+    written = json.loads(path.read_text())
+    assert written["holds"] is not bool(exit_code)
+    assert written["many_clients"]["exchanges"] == 5
+    assert written["many_clients"]["bytes"] > 4 * 5 * 1000  # a model has 5 KB
+    assert written["peer"] is None
