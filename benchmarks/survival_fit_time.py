@@ -7,8 +7,8 @@ Then one run with 100 clients, and the peer where another Python has it.
 
     python benchmarks/survival_fit_time.py [--repeats 15] [--peer-python PATH] [--json FILE]
 
-The exit code is 1 if no fit takes at most .35 s of wall time. The best is judged, since other load
-on the machine lengthens the median; on a quiet machine the two differ by a hundredth of a second.
+The exit code is 1 if a fit takes more than .35 s of wall time: the median, less what other load on
+the machine adds, which is seen in the reference.
 """
 
 from __future__ import annotations
@@ -82,22 +82,24 @@ class Timing:
 class FitTimes:
     """Times of `fit` (product) and of `central_fit` (reference), measured in turn.
 
-    The ratios are medians of product / reference over pairs; ``first_wall`` is the first fit in the
-    process, with what is imported on first use; ``censored`` a share of the rows.
+    The ratios are medians of product / reference over pairs; ``unloaded_wall`` see `unloaded`;
+    ``first_wall`` is the first fit in the process, with what is imported on first use; ``censored``
+    a share of the rows.
     """
 
     product: Timing
     reference: Timing
     wall_ratio: float
     cpu_ratio: float
+    unloaded_wall: float
     first_wall: float
     exchanges: int
     censored: float
 
     @property
     def holds(self) -> bool:
-        """Whether the best fit, which other load disturbed least, is as fast as it has to be."""
-        return self.product.best_wall <= LONGEST_FIT
+        """Whether a fit is as fast as it has to be."""
+        return self.unloaded_wall <= LONGEST_FIT
 
 
 @dataclass(frozen=True)
@@ -198,10 +200,23 @@ def fit_times(setting: Setting, *, repeats: int) -> FitTimes:
         reference=Timing.of(reference),
         wall_ratio=wall_ratio,
         cpu_ratio=cpu_ratio,
+        unloaded_wall=unloaded(product, reference),
         first_wall=first_wall,
         exchanges=exchanges,
         censored=float(1 - frame[EVENT].mean()),
     )
+
+
+def unloaded(
+    product: Sequence[tuple[float, float]], reference: Sequence[tuple[float, float]]
+) -> float:
+    """Return the product's median wall seconds, each shortened as its neighbour was lengthened.
+
+    The reference never waits, so what its wall time exceeds its CPU time by is other load. Where
+    the product waits, that stays in the result.
+    """
+    pairs = zip(product, reference, strict=True)
+    return statistics.median(ours[0] * min(1.0, its[1] / its[0]) for ours, its in pairs)
 
 
 def many_clients(setting: Setting, *, n_clients: int, rows_each: int) -> ManyClients:
@@ -314,7 +329,8 @@ def report(setting: Setting, fits: FitTimes, peer: Peer | str | None) -> str:
     lines += [
         f"fedapp / pycox, median of pairs: wall {fits.wall_ratio:.2f}, CPU {fits.cpu_ratio:.2f}",
         f"first fit of the process: {fits.first_wall:.3f} s; exchanges: {fits.exchanges}",
-        f"best wall <= {LONGEST_FIT} s: {'holds' if fits.holds else 'does NOT hold'}",
+        f"median wall without other load: {fits.unloaded_wall:.3f} s; <= {LONGEST_FIT} s: "
+        f"{'holds' if fits.holds else 'does NOT hold'}",
     ]
     return "\n".join([*lines, peer] if isinstance(peer, str) else lines)
 

@@ -18,7 +18,6 @@ from fedapp.site_data import BUNDLED
 from strategies.exchange import Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
-from tasks.survival.curves import curve_grid
 from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
 from tasks.survival.messages import from_array_record
 from tasks.survival.predictor import Architecture, SurvivalPredictor
@@ -93,23 +92,24 @@ def _predictor(
 def _curves(strategy: SurvivalFedAvg) -> dict[str, Any]:
     """What the figure of predicted and observed survival is drawn from."""
     assert strategy.baseline is not None, "the strategy has run"
-    baseline = strategy.baseline
+    baseline, pooled = strategy.baseline, strategy.curves
+    document: dict[str, Any] = {
+        "baseline": {"times": baseline.grid, "cumulative-hazard": baseline.cumulative}
+    }
+    if pooled is None:
+        return document
     groups = [
         {
             "name": name,
             "rows": group.rows,
-            "suppressed-sites": group.suppressed_sites,
             "predicted": group.mean_predicted,
             "kaplan-meier": group.kaplan_meier,
         }
-        for name, group in zip(GROUP_NAMES, strategy.curves, strict=False)
-        if group.mean_predicted is not None
+        for name, group in zip(GROUP_NAMES, pooled.groups, strict=True)
+        if group.rows
     ]
-    times = curve_grid(baseline.horizon, strategy.config.time_bins)
-    document: dict[str, Any] = {
-        "baseline": {"times": baseline.grid, "cumulative-hazard": baseline.cumulative}
-    }
-    return {"times": times, "groups": groups, **document} if groups else document
+    document["silent-sites"] = pooled.silent_sites
+    return {"times": baseline.grid, "groups": groups, **document} if groups else document
 
 
 def _summary(

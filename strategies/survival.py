@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import Refused
-from tasks.survival.baseline import BaselineHazard, breslow, time_grid
+from tasks.survival.baseline import BaselineHazard, breslow
 from tasks.survival.concordance import ConcordanceSums, collapse, concordance
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.curves import GroupCurves, RiskGroup, curve_grid, pool_curves, risk_cuts
+from tasks.survival.curves import GroupCurves, PooledCurves, pool_curves, risk_cuts
 from tasks.survival.messages import (
     CURVES,
     EVALUATE,
@@ -38,6 +38,7 @@ from tasks.survival.messages import (
     to_array_record,
 )
 from tasks.survival.models import arrays_of, build
+from tasks.survival.risk_sets import time_grid
 from tasks.survival.standardization import FeatureMoments
 
 SURVIVAL_DISCLOSURES = {
@@ -148,7 +149,7 @@ class SurvivalFedAvg(DPFedAvg):
         self.on_round = on_round or (lambda record: None)
         self.statistics: PooledStatistics | None = None
         self.baseline: BaselineHazard | None = None
-        self.curves: tuple[RiskGroup, ...] = ()
+        self.curves: PooledCurves | None = None
         self.diagnostics: tuple[str, ...] = ()
         self.final: dict[str, Any] = {}
         self._record: dict[str, Any] = {"round": 0}
@@ -267,10 +268,10 @@ class SurvivalFedAvg(DPFedAvg):
         self._complete_record(self.final)
         return metrics
 
-    def draw_curves(self, exchange: Exchange, arrays: ArrayRecord) -> tuple[RiskGroup, ...]:
+    def draw_curves(self, exchange: Exchange, arrays: ArrayRecord) -> PooledCurves | None:
         """Step 4, ``curves``: predicted and observed survival by risk group."""
-        if self.baseline is None or self._risk_moments is None or self.config.test_fraction == 0:
-            return ()
+        if self.baseline is None or self._risk_moments is None:
+            return None
         assert self.statistics is not None, "gather_statistics comes first"
         moments = self._risk_moments
         request = CurvesRequest(
@@ -280,8 +281,7 @@ class SurvivalFedAvg(DPFedAvg):
             cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
         )
         messages = self._to_all(exchange, request.to_record(), CURVES)
-        grid = curve_grid(request.baseline.horizon, self.config.time_bins)
-        asked = (request.cuts.size + 1, grid.size - 1)
+        asked = (request.cuts.size + 1, request.baseline.grid.size - 1)
 
         def parse(content: RecordDict) -> GroupCurves:
             sums = CurvesReply.from_record(content).curves

@@ -152,9 +152,17 @@ def test_fits_are_timed_beside_the_reference() -> None:
         assert 0 < timing.best_wall <= timing.median_wall
         assert 0 < timing.best_cpu <= timing.median_cpu
     assert fits.wall_ratio > 0
+    assert 0 < fits.unloaded_wall <= fits.product.median_wall
     text = fit_time.report(setting, fits, "no peer here")
     assert "pycox, 6 steps" in text
     assert text.endswith("no peer here")
+
+
+def test_other_load_is_taken_out_and_waiting_is_not() -> None:
+    quiet = [(0.2, 0.2), (0.3, 0.2)]
+    assert fit_time.unloaded(quiet, [(0.1, 0.1), (0.1, 0.1)]) == pytest.approx(0.25)
+    loaded = [(0.4, 0.2), (0.8, 0.2)]
+    assert fit_time.unloaded(loaded, [(0.2, 0.1), (0.4, 0.1)]) == pytest.approx(0.2)
 
 
 def test_the_reference_makes_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:

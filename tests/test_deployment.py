@@ -37,9 +37,7 @@ def run(tmp_path: Path, sites: dict[str, tuple[str, str]]) -> tuple[Path, str]:
         link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
         for label, (name, path) in sites.items():
             log = tmp_path / f"{label}.log"
-            stack.enter_context(
-                supernode(link, log, cwd=tmp_path, site_name=name, data_path=path)
-            )
+            stack.enter_context(supernode(link, log, cwd=tmp_path, site_name=name, data_path=path))
         config = {**CONFIG, "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         done = call(

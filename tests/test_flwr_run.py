@@ -83,9 +83,7 @@ def test_equals_the_in_process_run_to_the_last_bit(
         assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
 
 
-def test_a_second_checkout_is_not_mixed_up_with_the_first(
-    link: SuperLink, tmp_path: Path
-) -> None:
+def test_a_second_checkout_is_not_mixed_up_with_the_first(link: SuperLink, tmp_path: Path) -> None:
     """The SuperLink's workers import from the folder in which it was started."""
     other = checkout(tmp_path / "other")
     client = other / "tasks" / "survival" / "client.py"

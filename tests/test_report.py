@@ -74,10 +74,12 @@ def make_run(
     private: bool = True,
     curves: bool = True,
     summary: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
 ) -> RunFolder:
     """Leave the files of a finished survival run with known numbers."""
     folder = RunFolder.create(base, task="survival")
     config = {
+        **(config or {}),
         "task": "survival",
         "survival.rounds": rounds,
         "survival.dp-mechanism": "gaussian" if private else "none",
@@ -292,6 +294,7 @@ def test_privacy_off(tmp_path: Path) -> None:
     [
         (None, "the run folder has no curves.json"),
         ({"times": [], "groups": []}, "curves.json has no times or no risk groups"),
+        ({"baseline": {}, "silent-sites": 3}, "every site has too few rows in a risk group"),
         ({"times": [0, 1], "groups": [{"name": "a", "rows": 4}]}, "curves.json holds no curve"),
         (
             {"times": [0, 1], "groups": [{"name": "a", "predicted": [1.0]}]},
@@ -315,11 +318,31 @@ def test_curves_with_gaps(tmp_path: Path) -> None:
     folder = make_run(tmp_path, rounds=0)
     group = {"name": "all", "kaplan-meier": [1.0, None, 0.4, 0.2], "predicted": [1, 0.8, 0.5, None]}
     few = {"name": "few", "rows": 6, "kaplan-meier": None, "predicted": [1, 0.9, 0.8, 0.7]}
-    groups = [group, {**few, "suppressed-sites": 2}]
-    folder.write_json("curves.json", {"times": [0, 1, 2, 3], "groups": groups})
-    text = Reader(write_report(folder.path)).text
-    assert "too few rows in a group to send their sums: few 2." in text
+    folder.write_json("curves.json", {"times": [0, 1, 2, 3], "groups": [group, few]})
+    write_report(folder.path)
     assert_drawn(folder, "survival-curves")
+
+
+@pytest.mark.parametrize(
+    ("level", "cells"),
+    [
+        (7, "cells of time in which at least 7 rows of each group leave at every site"),
+        (1, "The steps are those of the time grid."),
+    ],
+)
+@pytest.mark.parametrize("silent", [0, 2])
+def test_curves_say_what_they_are_made_of(
+    tmp_path: Path, level: int, cells: str, silent: int
+) -> None:
+    folder = make_run(tmp_path, rounds=0, config={"survival.privacy-level": level})
+    curves = folder.read_json("curves.json")
+    folder.write_json("curves.json", {**curves, "silent-sites": silent})
+    text = Reader(write_report(folder.path)).text
+    assert "on the rows that it was trained on" in text
+    assert "actuarial correction" in text
+    assert cells in text
+    left_out = "too few rows in a risk group to tell of any: 2 of 3 sites."
+    assert (left_out in text) == bool(silent)
 
 
 def test_ratio_without_bound_is_a_gap_that_is_explained(

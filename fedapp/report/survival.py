@@ -69,7 +69,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
         Section(
             "Discrimination and survival curves",
             paragraphs=_c_index_meaning(run),
-            figures=[_convergence(run, folder), _survival_curves(curves, folder)],
+            figures=[_convergence(run, folder), _survival_curves(run, curves, folder)],
         ),
         Section(
             "Privacy and noise",
@@ -170,24 +170,15 @@ def _convergence(run: RunRecord, folder: Path) -> Figure | Absent:
 # Survival curves
 
 
-def _survival_curves(curves: Mapping[str, Any] | None, folder: Path) -> Figure | Absent:
+def _survival_curves(
+    run: RunRecord, curves: Mapping[str, Any] | None, folder: Path
+) -> Figure | Absent:
     name = "survival-curves"
     reason = _curves_fault(curves)
     if curves is None or reason:
         figures.discard(folder, name)
         return Absent(f"No survival curves: {reason}.")
     groups = curves["groups"]
-    caption = (
-        "Survival by risk group: predicted by the model (smooth lines) and observed "
-        "(Kaplan-Meier, steps). Where the two lie together, the model is well calibrated."
-    )
-    if any(group.get("suppressed-sites") for group in groups):
-        left_out = ", ".join(
-            f"{group['name']} {group['suppressed-sites']}"
-            for group in groups
-            if group.get("suppressed-sites")
-        )
-        caption += f" Sites left out, with too few rows in a group to send their sums: {left_out}."
     svg = figures.draw(
         folder, name, lambda axes: survival_figures.draw_curves(axes, curves["times"], groups)
     )
@@ -196,14 +187,40 @@ def _survival_curves(curves: Mapping[str, Any] | None, folder: Path) -> Figure |
         svg=svg,
         alt="Survival probability over time by risk group, predicted and Kaplan-Meier: "
         + ", ".join(str(group["name"]) for group in groups),
-        caption=caption,
+        caption=_curves_caption(run, silent_sites=curves.get("silent-sites", 0)),
     )
+
+
+def _curves_caption(run: RunRecord, *, silent_sites: int) -> str:
+    level = run.setting("survival.privacy-level")
+    words = (
+        "Survival by risk group: predicted by the model (smooth lines) and observed "
+        "(Kaplan-Meier, steps). Where the two lie together, the model is well calibrated: on the "
+        "rows that it was trained on, which both curves are made of. On new rows it may be less "
+        "so. "
+    )
+    if level == 1:
+        words += "The steps are those of the time grid"
+    else:
+        words += (
+            f"The steps are made of cells of time in which at least {level or 'privacy-level'} "
+            "rows of each group leave at every site; within a cell, rows leave and events come in "
+            "the proportions of all groups together"
+        )
+    words += ". Rows censored in a cell count as half at risk in it (actuarial correction)."
+    if silent_sites:
+        of_all = f" of {run.summary['n-sites']}" if "n-sites" in run.summary else ""
+        words += f" Left out, with too few rows in a risk group to tell of any: {silent_sites}"
+        words += f"{of_all} sites."
+    return words
 
 
 def _curves_fault(curves: Mapping[str, Any] | None) -> str:
     """Say why the curves cannot be drawn; empty if they can."""
     if curves is None:
         return f"the run folder has no {CURVES}"
+    if not curves.get("groups") and curves.get("silent-sites"):
+        return "every site has too few rows in a risk group to tell of any"
     if not curves.get("times") or not curves.get("groups"):
         return f"{CURVES} has no times or no risk groups"
     for group in curves["groups"]:

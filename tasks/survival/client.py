@@ -15,10 +15,9 @@ from tasks.privacy.client import MOST_CLIENTS
 from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
-from tasks.survival.baseline import RiskSetSums, coarsen, horizon_bound, time_grid
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.curves import GroupCurves, curve_grid
+from tasks.survival.curves import GroupCurves
 from tasks.survival.data import SurvivalData, read_survival_data, split
 from tasks.survival.messages import (
     Arrays,
@@ -32,6 +31,13 @@ from tasks.survival.messages import (
     from_array_record,
 )
 from tasks.survival.models import SurvivalModel, arrays_of, build, load_arrays
+from tasks.survival.risk_sets import (
+    FloatArray,
+    RiskSetSums,
+    coarsen,
+    horizon_bound,
+    time_grid,
+)
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.training import train as train_locally
 
@@ -182,7 +188,7 @@ def evaluate(message: Message, site: SurvivalSite) -> Message:
     request = TrainConfig.from_config(message.content.config_records["config"])
     model, _ = site.model(message)
     training = site.training
-    risk = model.risk(request.standardizer.apply(training.features))
+    risk = _predictions(model, site, request.standardizer, training)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
     exact = RiskSetSums.of(training.time, training.event, risk, grid=grid)
     reply = EvaluateReply(
@@ -195,22 +201,20 @@ def evaluate(message: Message, site: SurvivalSite) -> Message:
 
 
 def curves(message: Message, site: SurvivalSite) -> Message:
-    """Answer ``curves``: survival of the evaluation rows by risk group.
+    """Answer ``curves``: survival of the training rows by risk group.
 
-    Evaluation rows, since the counts of all training rows together have left already, and a
-    suppressed group would follow from them by subtraction.
+    Training rows, although they are what the model was fitted to: of a fifth of them, few sites
+    have enough in every group.
     """
     request = CurvesRequest.from_record(message.content)
     model, _ = site.model(message)
-    rows = site.evaluation
-    risk = model.risk(request.standardizer.apply(rows.features)) if len(rows) else np.empty(0)
+    training = site.training
     grouped = GroupCurves.of(
-        rows.time,
-        rows.event,
-        risk,
+        training.time,
+        training.event,
+        _predictions(model, site, request.standardizer, training),
         cuts=request.cuts,
         baseline=request.baseline,
-        grid=curve_grid(request.baseline.horizon, site.config.time_bins),
         privacy_level=site.config.privacy_level,
     )
     return Message(CurvesReply(grouped).to_record(), reply_to=message)
@@ -222,12 +226,25 @@ def _evaluate(
     rows = site.evaluation
     if not due or len(rows) < site.config.privacy_level:
         return EvaluationSums(ConcordanceSums(), rows=0, identical=False)
-    risk = model.risk(standardizer.apply(rows.features))
+    risk = _predictions(model, site, standardizer, rows)
     return EvaluationSums(
         ConcordanceSums.of(risk, rows.time, rows.event),
         rows=len(rows),
         identical=identical_predictions(risk),
     )
+
+
+def _predictions(
+    model: SurvivalModel, site: SurvivalSite, standardizer: Standardizer, rows: SurvivalData
+) -> FloatArray:
+    risk = model.risk(standardizer.apply(rows.features))
+    if not np.isfinite(risk).all():
+        raise SiteFault(
+            "diverged",
+            "the model has diverged: its predictions are no finite numbers; lower "
+            f"survival.learning-rate = {site.config.learning_rate:g}, or the noise",
+        )
+    return risk
 
 
 def _privatized(

@@ -12,9 +12,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.survival.baseline import BaselineHazard, RiskSetSums
+from tasks.survival.baseline import BaselineHazard
 from tasks.survival.concordance import ConcordanceSums
 from tasks.survival.curves import GroupCurves
+from tasks.survival.risk_sets import RiskSetSums
 from tasks.survival.standardization import FeatureMoments, Standardizer
 
 STATISTICS = "query.survival_statistics"
@@ -256,7 +257,7 @@ class EvaluateReply:
 
 @dataclass(frozen=True)
 class CurvesRequest:
-    """Server to sites: sum predicted and observed survival by risk group, on evaluation rows."""
+    """Server to sites: sum predicted and observed survival by risk group, on training rows."""
 
     arrays: ArrayRecord
     standardizer: Standardizer
@@ -272,6 +273,7 @@ class CurvesRequest:
             "feature-scale": self.standardizer.scale,
             "grid": self.baseline.grid,
             "cumulative-hazard": self.baseline.cumulative,
+            "center": np.array(self.baseline.center),
             "cuts": self.cuts,
         }
         return RecordDict({"arrays": self.arrays, "setting": to_array_record(setting)})
@@ -283,20 +285,23 @@ class CurvesRequest:
         return cls(
             arrays=content.array_records["arrays"],
             standardizer=Standardizer(setting["feature-mean"], setting["feature-scale"]),
-            baseline=BaselineHazard(setting["grid"], setting["cumulative-hazard"]),
+            baseline=BaselineHazard(
+                setting["grid"], setting["cumulative-hazard"], float(setting["center"])
+            ),
             cuts=setting["cuts"],
         )
 
 
 @dataclass(frozen=True)
 class CurvesReply:
-    """A site's evaluation rows by risk group."""
+    """A site's training rows by risk group."""
 
     curves: GroupCurves
 
     reveals: ClassVar[str] = (
-        "by risk group with at least privacy-level evaluation rows: their number, the sum of their "
-        "predicted survival, and events and rows at risk by merged cell of the time grid"
+        "training rows by risk group: their number; events, rows at risk and summed predicted "
+        "survival by cell, a union of the cells of the evaluate reply in which privacy-level rows "
+        "of every group leave; zeros only, if the site has fewer in any group"
     )
 
     def to_record(self) -> RecordDict:
@@ -311,7 +316,7 @@ class CurvesReply:
         return cls(GroupCurves(**{name: arrays[name] for name in _GROUP_CURVES}))
 
 
-_GROUP_CURVES = ("rows", "survival_sum", "at_risk_count", "events", "suppressed")
+_GROUP_CURVES = ("rows", "survival_sum", "at_risk_count", "events")
 _RISK_SETS = ("at_risk_weight", "events", "at_risk_count")
 
 
