@@ -1,0 +1,1 @@
+"""Validation of a binary classifier on scores spread over sites (distributed ROC-GLM)."""

@@ -1,0 +1,125 @@
+"""What may be said about privacy after a run: mechanism, budget, neighbours, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.privacy import gaussian
+from tasks.roc_glm.releases import Mechanism, Release
+
+_SCORE_MOVES = (
+    "two data sets in which one score differs by at most sensitivity = {sensitivity}, labels and "
+    "class sizes alike"
+)
+_NEIGHBOURS: dict[Release, str] = {
+    "noisy-scores": _SCORE_MOVES,
+    "noisy-counts": _SCORE_MOVES,
+    "noisy-histogram": "two data sets in which one patient is replaced by another of the same "
+    "class; class sizes are public",
+}
+
+_WITHOUT_NOISE: dict[Release, str] = {
+    "secure-counts": "no differential privacy: the server reads sums over all sites, each over at "
+    "least privacy-level rows of a class at a site, and nothing of a single site",
+    "binned": "no differential privacy: the server reads each site's counts, over at least "
+    "privacy-level rows of a class",
+    "exact": "none: the server reads every distinct score of every site with its class",
+}
+
+# Exact sums under principle A1 that accompany `noisy-scores`, by mode.
+ROC_GLM_SUMS = {
+    "one-shot": "the exact sums w1 of positives at the thresholds (A1)",
+    "fisher": "the exact sums of score vector and information of every round (A1)",
+}
+MOMENTS_OF_POSITIVES = "the exact moments of the positives' placement values (A1)"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The privacy statement of a run.
+
+    Attributes
+    ----------
+    mechanism : str
+        Name of the mechanism, "none" without noise.
+    epsilon, delta : float or None
+        Spent by all that was released under noise; the exact epsilon of the noise at this delta,
+        which is below the configured one where the noise is larger than needed.
+    neighbours : str
+        The neighbouring relation that the numbers are about.
+    not_covered : tuple of str
+        What left the sites outside the guarantee.
+    notes : tuple of str
+        Assumptions that do not hold by themselves.
+    """
+
+    mechanism: str
+    epsilon: float | None
+    delta: float | None
+    neighbours: str
+    not_covered: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """The statement in one paragraph."""
+        if self.epsilon is None:
+            return f"Privacy: {self.neighbours}."
+        parts = [
+            f"Privacy: {self.mechanism}, (epsilon, delta) = ({self.epsilon:.4g}, {self.delta:.4g}) "
+            f"for all that was released under noise, for {self.neighbours}",
+            f"not covered: {'; '.join(self.not_covered)}",
+            *self.notes,
+        ]
+        return ". ".join(parts) + "."
+
+
+def guarantee(
+    release: Release,
+    *,
+    delta: float,
+    noise_ratios: Sequence[float],
+    exact_sums: Sequence[str] = (),
+    mechanism: Mechanism = "analytic",
+    score_sensitivity: float = 1.0,
+    is_estimate: bool = False,
+    is_shared: bool = False,
+) -> Guarantee:
+    """The privacy statement for a release.
+
+    Parameters
+    ----------
+    release : str
+    delta : float
+        Delta at which epsilon is reported, for everything released together.
+    noise_ratios : list of float
+        Sensitivity over noise of each Gaussian release of the same class (the release itself, and
+        the statistics where they have a budget); empty for releases without noise.
+    exact_sums : sequence of str
+        Names of the exact sums that left the sites beside the noisy release.
+    mechanism : {"analytic", "classic"}
+    score_sensitivity : float
+        Delta2.
+    is_estimate : bool
+        Delta2 was estimated from data.
+    is_shared : bool
+        The noise is shared between sites under masks.
+    """
+    if release in _WITHOUT_NOISE:
+        return Guarantee("none", None, None, _WITHOUT_NOISE[release], (), ())
+    notes = ["each class of each site has this budget, by parallel composition"]
+    if is_estimate:
+        notes.append(
+            f"sensitivity = {score_sensitivity:.4g} is an estimate from the data and no bound on "
+            "unseen patients, so (epsilon, delta) is one too"
+        )
+    if is_shared:
+        notes.append("it holds for the sum over sites, if every site adds its share of the noise")
+    return Guarantee(
+        mechanism=f"Gaussian mechanism ({mechanism} calibration)",
+        epsilon=gaussian.composed_epsilon(delta=delta, ratios=noise_ratios),
+        delta=delta,
+        neighbours=_NEIGHBOURS[release].format(sensitivity=f"{score_sensitivity:.4g}"),
+        not_covered=(*exact_sums, "class sizes and labels"),
+        notes=tuple(notes),
+    )

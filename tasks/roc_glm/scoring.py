@@ -1,0 +1,267 @@
+"""The server's half of Fisher scoring: from pooled sums to the next theta, and to a fit.
+
+``theta <- theta + I(theta)^-1 V(theta)``. `FisherIteration` holds what is known between two
+exchanges: the strategy sends `coefficients` to the sites, pools their `FisherSums`, calls
+`advance`, and goes on until `finished`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from tasks.roc_glm.glm import FamilyName, FisherSums
+from tasks.roc_glm.not_estimable import NotEstimable
+from tasks.roc_glm.survivor import FloatArray
+
+Criterion = Literal["deviance", "step"]
+
+# A deviance that rises by less than its own rounding has not risen.
+_ROUNDING = 1e-13
+# Smallest eigenvalue of the information scaled to a unit diagonal that counts as regular.
+_SINGULAR = 1e-12
+# A step of this size relative to the coefficients that does not shrink either diverges: it is 1/m
+# after m rounds for a separated logit, 1/(2 m) for a separated probit, and at most 1e-5 where a
+# regular fit stops.
+_DIVERGING_STEP = 1e-3
+_SHRINKING = 0.5
+
+
+@dataclass(frozen=True)
+class GlmFit:
+    """Maximum-likelihood fit of a GLM.
+
+    Attributes
+    ----------
+    coefficients : (p,) float64
+    covariance : (p, p) float64
+        Inverse of the expected information, times the dispersion.
+    dispersion : float
+        1, or for the Gaussian family the residual variance.
+    deviance : float
+        At `coefficients`.
+    rows, rounds : int
+        Responses behind the fit; exchanges that it took.
+    """
+
+    coefficients: FloatArray
+    covariance: FloatArray
+    dispersion: float
+    deviance: float
+    rows: int
+    rounds: int
+
+    @property
+    def standard_errors(self) -> FloatArray:
+        """Standard errors of the coefficients; (p,)."""
+        return np.sqrt(np.diag(self.covariance))
+
+    def table(self, *, alpha: float = 0.05) -> list[CoefficientRow]:
+        """One row a coefficient: estimate, standard error, Wald z, p, and interval."""
+        half = float(-ndtri(alpha / 2.0))
+        rows = []
+        for estimate, error in zip(
+            self.coefficients.tolist(), self.standard_errors.tolist(), strict=True
+        ):
+            z = estimate / error
+            rows.append(
+                CoefficientRow(
+                    estimate=estimate,
+                    standard_error=error,
+                    z=z,
+                    p_value=float(2.0 * ndtr(-abs(z))),
+                    lower=estimate - half * error,
+                    upper=estimate + half * error,
+                )
+            )
+        return rows
+
+
+@dataclass(frozen=True)
+class CoefficientRow:
+    """A line of the coefficient table; the interval has level 1 - alpha."""
+
+    estimate: float
+    standard_error: float
+    z: float
+    p_value: float
+    lower: float
+    upper: float
+
+
+class FisherIteration:
+    """Fisher scoring between two exchanges.
+
+    Parameters
+    ----------
+    family : {"probit", "logit", "poisson", "gaussian"}
+        Decides the dispersion, and whether divergence can be separation.
+    criterion : {"deviance", "step"}
+        Stop at a relative deviance change below `tolerance` as R's glm does (which leaves about
+        4e-6 in the coefficients at 1e-8), or at a step whose largest entry is below it.
+    tolerance : float
+        Above 0. Changes within the rounding of the deviance always count as none.
+    max_rounds : int
+        Rounds (calls of `advance`) after which the fit has failed; at least 2.
+    start : (p,) float64, optional
+        Where to begin. Without it the first round asks the sites for `starting_sums`.
+
+    Attributes
+    ----------
+    coefficients : (p,) float64 or None
+        Where the sites are to evaluate next; None asks for `starting_sums`.
+    finished : bool
+        Whether `fit` can be called.
+    rounds : int
+        Calls of `advance` so far.
+    """
+
+    def __init__(
+        self,
+        family: FamilyName,
+        *,
+        criterion: Criterion = "deviance",
+        tolerance: float = 1e-8,
+        max_rounds: int = 25,
+        start: FloatArray | None = None,
+    ) -> None:
+        self.family = family
+        self.criterion = criterion
+        self.tolerance = tolerance
+        self.max_rounds = max_rounds
+        self.coefficients = start
+        self.finished = False
+        self.rounds = 0
+        self._accepted: FisherSums | None = None
+        self._at = np.zeros(0)  # coefficients of the accepted sums
+        self._last_step: FloatArray | None = None
+        self._scale: FloatArray | None = None  # makes the columns' units comparable
+        self._diverging = False
+
+    def advance(self, sums: FisherSums) -> None:
+        """Take in the pooled sums at `coefficients`; set the next ones or finish.
+
+        Parameters
+        ----------
+        sums : FisherSums
+            Over all sites.
+
+        Raises
+        ------
+        NotEstimable
+            ``"collinear"``, ``"separated"`` or ``"not-converged"``.
+        """
+        self.rounds += 1
+        if self.coefficients is None:
+            self._begin(sums)
+            return
+        if self._has_risen(sums):
+            self.coefficients = 0.5 * (self.coefficients + self._at)
+        else:
+            self._accept(self.coefficients, sums)
+        if self.rounds >= self.max_rounds and not self.finished:
+            raise self._failure()
+
+    def fit(self) -> GlmFit:
+        """The fit.
+
+        Raises
+        ------
+        RuntimeError
+            If the iteration has not finished.
+        """
+        if not self.finished or self._accepted is None:
+            raise RuntimeError("the iteration has not finished")
+        sums = self._accepted
+        dispersion = 1.0
+        if self.family == "gaussian":
+            freedom = sums.rows - len(self._at)
+            if freedom < 1:
+                raise NotEstimable("collinear", "as many coefficients as rows: no residual")
+            dispersion = sums.deviance / freedom
+        return GlmFit(
+            coefficients=self._at,
+            covariance=np.asarray(np.linalg.inv(sums.information) * dispersion, dtype=np.float64),
+            dispersion=dispersion,
+            deviance=sums.deviance,
+            rows=sums.rows,
+            rounds=self.rounds,
+        )
+
+    def _begin(self, sums: FisherSums) -> None:
+        self._at = np.zeros(len(sums.score))
+        self.coefficients = self._step(sums)
+
+    def _has_risen(self, sums: FisherSums) -> bool:
+        if not (math.isfinite(sums.deviance) and np.isfinite(sums.score).all()):
+            return True
+        if self._accepted is None:
+            return False
+        before = self._accepted.deviance
+        return sums.deviance > before + _ROUNDING * (abs(before) + 0.1)
+
+    def _accept(self, at: FloatArray, sums: FisherSums) -> None:
+        before = self._accepted
+        self._accepted, self._at = sums, at
+        step = self._step(sums)
+        self._diverging = self._is_diverging(step)
+        self._last_step = step
+        if self._is_converged(before, sums, step):
+            if self._diverging and self.family != "gaussian":
+                raise self._failure()
+            self.finished = True
+            return
+        self.coefficients = at + step
+
+    def _is_diverging(self, step: FloatArray) -> bool:
+        if self._last_step is None or self._scale is None:
+            return False
+        size = np.max(np.abs(step) * self._scale)
+        is_large = size > _DIVERGING_STEP * np.max(np.abs(self._at) * self._scale)
+        return bool(is_large and size > _SHRINKING * np.max(np.abs(self._last_step) * self._scale))
+
+    def _is_converged(self, before: FisherSums | None, sums: FisherSums, step: FloatArray) -> bool:
+        if self.criterion == "step":
+            return float(np.max(np.abs(step))) < self.tolerance
+        if before is None:
+            return False
+        change = abs(sums.deviance - before.deviance) / (abs(sums.deviance) + 0.1)
+        return change < max(self.tolerance, _ROUNDING)
+
+    def _step(self, sums: FisherSums) -> FloatArray:
+        """I^-1 V, solved at a unit diagonal so that the columns' units do not matter."""
+        diagonal = np.diag(sums.information)
+        if not (np.isfinite(sums.information).all() and (diagonal > 0).all()):
+            raise self._singular()
+        root = np.sqrt(diagonal)
+        if self._scale is None:
+            self._scale = root
+        scaled = sums.information / np.outer(root, root)
+        if np.linalg.eigvalsh(scaled)[0] < _SINGULAR:
+            raise self._singular()
+        return np.asarray(np.linalg.solve(scaled, sums.score / root) / root)
+
+    def _singular(self) -> NotEstimable:
+        if self._accepted is not None and self.family != "gaussian":
+            return self._separated()
+        return NotEstimable(
+            "collinear", "the information matrix is singular: columns depend on each other"
+        )
+
+    def _failure(self) -> NotEstimable:
+        if self._diverging and self.family != "gaussian":
+            return self._separated()
+        return NotEstimable(
+            "not-converged", f"no convergence within max-rounds = {self.max_rounds} rounds"
+        )
+
+    @staticmethod
+    def _separated() -> NotEstimable:
+        return NotEstimable(
+            "separated",
+            "a linear predictor separates the responses: the coefficients grow without bound",
+        )
