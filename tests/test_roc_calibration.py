@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
-from roc_glm_reference import CASES, federations, rows_of, sites_of
 from scipy.special import expit, logit
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
@@ -34,6 +33,7 @@ from tasks.roc_glm.noisy_statistics import (
 )
 from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.scoring import FisherIteration
+from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

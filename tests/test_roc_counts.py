@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from roc_glm_reference import CASES, federations, rows_of, sites_of
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from tasks.roc_glm.counts import (
@@ -30,6 +29,7 @@ from tasks.roc_glm.survivor import (
     threshold_counts,
     threshold_limits,
 )
+from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 
 def long_delong(scores: Any, labels: Any) -> tuple[float, float]:

@@ -9,7 +9,6 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from roc_glm_reference import CASES, federations, rows_of, sites_of
 from scipy.special import ndtr, ndtri
 
 from tasks.roc_glm.counts import DistinctCounts, pool_distinct
@@ -25,6 +24,7 @@ from tasks.roc_glm.probit import (
 )
 from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import ScoreSurvivor, threshold_counts
+from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 
 def fisher(counts_of_sites: list[tuple[Any, int]], **settings_: Any) -> GlmFit:

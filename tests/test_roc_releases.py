@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roc_glm_reference import federations, rows_of
 from sklearn.isotonic import IsotonicRegression
 
 from tasks.privacy import gaussian
@@ -28,6 +27,7 @@ from tasks.roc_glm.releases import (
     release_sensitivity,
     unit_interval_fault,
 )
+from tests.roc_glm_reference import federations, rows_of
 
 
 def test_cuts_in_a_window() -> None:

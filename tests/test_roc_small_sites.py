@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from roc_glm_reference import federations, rows_of, sites_of
 
 from tasks.roc_glm.counts import ClassCounts, count_in_cells, equal_cuts
 from tasks.roc_glm.small_sites import (
@@ -16,6 +15,7 @@ from tasks.roc_glm.small_sites import (
     common_cuts,
     keepable_cuts,
 )
+from tests.roc_glm_reference import federations, rows_of, sites_of
 
 
 def test_forty_negatives_and_two_positives() -> None:

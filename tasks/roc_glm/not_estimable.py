@@ -19,7 +19,7 @@ Reason = Literal[
 ]
 
 
-class NotEstimable(Exception):  # noqa: N818
+class NotEstimable(Exception):
     """A number that does not exist, said by name instead of printed as what the rounds left.
 
     Parameters
