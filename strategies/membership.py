@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
-from tasks.site.messages import HELLO, HelloReply, HelloRequest
+from tasks.site.messages import HELLO, Facts, HelloReply, HelloRequest, TaskPart
 
 HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
 
@@ -36,6 +36,24 @@ def introduce_sites(
 ) -> list[str]:
     """Ask every node for its name, code and the state of its data, and admit the sites.
 
+    Parameters, returned names and raises: see :func:`meet_sites`.
+    """
+    met = meet_sites(
+        exchange, fingerprint=fingerprint, min_sites=min_sites, exclude_codes=exclude_codes
+    )
+    return list(met)
+
+
+def meet_sites(
+    exchange: Exchange,
+    *,
+    fingerprint: str,
+    min_sites: int,
+    exclude_codes: frozenset[str] = frozenset(),
+    task: Facts | None = None,
+) -> dict[str, TaskPart]:
+    """Introduce sites, and return what each of them told for the task.
+
     Parameters
     ----------
     exchange : Exchange
@@ -46,11 +64,13 @@ def introduce_sites(
         Fewest sites with which the run starts.
     exclude_codes : set of str
         Kinds of fault with which a site is left out instead of ending the run.
+    task : mapping, optional
+        What the task tells every site.
 
     Returns
     -------
-    list of str
-        Names of the sites that take part, sorted.
+    dict of str to TaskPart
+        By name of the sites that take part, sorted.
 
     Raises
     ------
@@ -59,7 +79,7 @@ def introduce_sites(
         usable, or fewer than `min_sites` are left. All faults at once.
     """
     nodes = exchange.wait_for_nodes(min_sites)
-    content = HelloRequest(fingerprint=fingerprint).to_record()
+    content = HelloRequest(fingerprint=fingerprint, task=task or {}).to_record()
     replies = exchange.send_and_receive(
         [Message(content, dst_node_id=node, message_type=HELLO) for node in nodes]
     )
@@ -96,7 +116,8 @@ def introduce_sites(
     exchange.admit(admitted)
     names = sorted(admitted.values())
     log(INFO, "%d sites take part: %s", len(names), ", ".join(names))
-    return names
+    parts = {reply.site: reply.task for reply in sites.values()}
+    return {name: parts[name] for name in names}
 
 
 def _read_replies(

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message
 from flwr.supercore import log
 
 from tasks.site.faults import SiteFault
-from tasks.site.messages import HelloReply
+from tasks.site.messages import HelloReply, TaskPart
 
 Handler = Callable[[Message, Context], Message]
 
@@ -46,6 +46,7 @@ def introduce(
     fingerprint: str,
     site_name: Callable[[], str],
     check_data: Callable[[], object],
+    task_part: Callable[[], TaskPart] = TaskPart,
 ) -> Message:
     """Answer the first message of a run.
 
@@ -58,16 +59,20 @@ def introduce(
     site_name, check_data : callable
         Return the site's name; read and check its data for this run. Either may raise
         :class:`~tasks.site.faults.SiteFault`, which the reply then carries.
+    task_part : callable
+        Returns what the task adds, called once the data are checked; may raise as they may.
     """
-    name, code, reasons = "", "", []
+    name, code, part = "", "", TaskPart()
+    reasons: list[str] = []
     try:
         name = site_name()
         check_data()
+        part = task_part()
     except SiteFault as fault:
         code, reasons = fault.code, list(fault.reasons)
     except Exception as error:
         log(ERROR, "the site's data could not be read", exc_info=error)
         code = "internal"
         reasons = [f"{type(error).__name__} while reading the data; the site's log says more"]
-    reply = HelloReply(site=name, fingerprint=fingerprint, fault_code=code, fault_reasons=reasons)
+    reply = HelloReply(name, fingerprint, code, reasons, part)
     return Message(reply.to_record(), reply_to=message)

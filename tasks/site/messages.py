@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -10,23 +11,59 @@ from flwr.app import ConfigRecord, RecordDict
 HELLO = "query.hello"
 """Message type of the first exchange."""
 
+FactValue = bool | int | float | str | bytes | list[bool] | list[int] | list[float] | list[str]
+Facts = Mapping[str, FactValue]
+"""What a task adds to the first exchange; its own ``messages.py`` says what the keys mean."""
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """What a task adds to a site's introduction.
+
+    Attributes
+    ----------
+    key_bundle : bytes
+        The site's public keys of this run (`tasks.secure.keys`); empty where none are needed.
+    facts : mapping
+        What the task tells of the site's rows.
+    """
+
+    key_bundle: bytes = b""
+    facts: Facts = field(default_factory=dict)
+
 
 @dataclass(frozen=True)
 class HelloRequest:
-    """Server to every node: introduce yourself, and check your data for this run."""
+    """Server to every node: introduce yourself, and check your data for this run.
+
+    Attributes
+    ----------
+    fingerprint : str
+        Of the server's code.
+    task : mapping
+        What the task tells every site before it looks at its rows; empty for most.
+    """
 
     fingerprint: str
+    task: Facts = field(default_factory=dict)
 
     reveals: ClassVar[str] = "fingerprint of the server's code"
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        return RecordDict({"hello": ConfigRecord({"fingerprint": self.fingerprint})})
+        content = RecordDict({"hello": ConfigRecord({"fingerprint": self.fingerprint})})
+        if self.task:
+            content["task"] = ConfigRecord(dict(self.task))
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> HelloRequest:
         """Read the message's content."""
-        return cls(fingerprint=cast(str, content.config_records["hello"]["fingerprint"]))
+        records = content.config_records
+        return cls(
+            fingerprint=cast(str, records["hello"]["fingerprint"]),
+            task=dict(records.get("task", ConfigRecord())),
+        )
 
 
 @dataclass(frozen=True)
@@ -43,12 +80,15 @@ class HelloReply:
         Kebab-case kind of what is wrong with the site's data or configuration; ``""``: nothing.
     fault_reasons : list of str
         One line a fault, without any value of a row.
+    task : TaskPart
+        What the task adds.
     """
 
     site: str
     fingerprint: str
     fault_code: str = ""
     fault_reasons: list[str] = field(default_factory=list)
+    task: TaskPart = field(default_factory=TaskPart)
 
     reveals: ClassVar[str] = (
         "site name, fingerprint of its code, and what is wrong with its data or settings, if "
@@ -57,7 +97,7 @@ class HelloReply:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        return RecordDict(
+        content = RecordDict(
             {
                 "hello": ConfigRecord(
                     {
@@ -69,6 +109,11 @@ class HelloReply:
                 )
             }
         )
+        if self.task.key_bundle:
+            content["keys"] = ConfigRecord({"bundle": self.task.key_bundle})
+        if self.task.facts:
+            content["facts"] = ConfigRecord(dict(self.task.facts))
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> HelloReply:
@@ -83,9 +128,14 @@ class HelloReply:
         needed = {"site", "fingerprint", "fault-code", "fault-reasons"}
         if record is None or not needed <= set(record):
             raise ValueError("not the introduction of a site")
+        keys = content.config_records.get("keys", ConfigRecord({"bundle": b""}))
+        bundle = keys.get("bundle")
+        if not isinstance(bundle, bytes):
+            raise ValueError("keys that are no bytes")
         return cls(
             site=cast(str, record["site"]),
             fingerprint=cast(str, record["fingerprint"]),
             fault_code=cast(str, record["fault-code"]),
             fault_reasons=list(cast(list[str], record["fault-reasons"])),
+            task=TaskPart(bundle, dict(content.config_records.get("facts", ConfigRecord()))),
         )
