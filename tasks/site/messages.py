@@ -11,7 +11,18 @@ from flwr.app import ConfigRecord, RecordDict
 HELLO = "query.hello"
 """Message type of the first exchange."""
 
-FactValue = bool | int | float | str | bytes | list[bool] | list[int] | list[float] | list[str]
+FactValue = (
+    bool
+    | int
+    | float
+    | str
+    | bytes
+    | list[bool]
+    | list[int]
+    | list[float]
+    | list[str]
+    | list[bytes]
+)
 Facts = Mapping[str, FactValue]
 """What a task adds to the first exchange; its own ``messages.py`` says what the keys mean."""
 

@@ -1,0 +1,304 @@
+"""What travels between server and sites in the ROC-GLM task, message by message.
+
+Every ``reveals`` is the sentence that the disclosure ledger has of a message. What a site may
+send depends on ``roc-glm.release``; `release_reveals` has the sentence of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from tasks.roc_glm.releases import Release
+from tasks.roc_glm.rows import LabelCoding
+from tasks.roc_glm.sensitivity import SensitivityEstimate
+from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.secure.secure_sums import MaskedVector
+from tasks.site.messages import Facts
+
+RELEASE = "query.roc_glm_release"
+
+RELEASE_STEP = "roc-glm-release"
+"""Name of the step under which the release is masked."""
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+def release_reveals(release: Release, *, secure: bool) -> str:
+    """What a site's reply to the release request reveals to the server."""
+    if secure and release == "secure-counts":
+        return (
+            "nothing of one site: counts of each class in the cells, confusion counts and "
+            "calibration sums under masks, of which the server reads sums over all sites only"
+        )
+    if secure:
+        return "nothing of one site: its noisy counts under masks, read as a sum over all sites"
+    beside = "; confusion counts at the threshold and calibration sums, likewise"
+    return {
+        "binned": "counts of each class in the cells, in clear" + beside,
+        "exact": "every distinct score with the number of rows of each class" + beside,
+        "noisy-scores": "every score of each class plus noise",
+        "noisy-counts": "cumulative counts of each class at the cut points, plus noise (and, on a "
+        "budget of their own, statistics plus noise)",
+        "noisy-histogram": "counts of each class in the cells, plus noise (and, on a budget of "
+        "their own, statistics plus noise)",
+    }[release]
+
+
+# The first exchange ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What a site adds to its introduction. It has passed A1: one that fails sends a fault.
+
+    Attributes
+    ----------
+    coding : LabelCoding
+        How it spells the two classes.
+    in_unit_interval : bool
+        Whether all its scores lie in [0, 1].
+    dropped : int
+        Rows left out because label or score was missing.
+    num_negative, num_positive : int or None
+        Class sizes; None under `secure-counts`.
+    kept_cuts : tuple of bool
+        Cut points that keep q rows in every cell, where ``privacy-level-of = "cell"``.
+    sensitivity : SensitivityEstimate or None
+        Where the sensitivity is to be estimated.
+    """
+
+    coding: LabelCoding
+    in_unit_interval: bool
+    dropped: int
+    num_negative: int | None = None
+    num_positive: int | None = None
+    kept_cuts: tuple[bool, ...] = ()
+    sensitivity: SensitivityEstimate | None = None
+
+    reveals: ClassVar[str] = (
+        "spelling of the two labels, whether all scores lie in [0, 1], number of rows left out, "
+        "public keys where sums are masked; class sizes unless release = secure-counts"
+    )
+
+    def to_facts(self) -> Facts:
+        """Return the facts for the introduction."""
+        facts: dict[str, bool | int | float | str | list[bool]] = {
+            "positive-label": self.coding.positive,
+            "in-unit-interval": self.in_unit_interval,
+            "dropped": self.dropped,
+        }
+        if self.coding.negative is not None:
+            facts["negative-label"] = self.coding.negative
+        if self.num_negative is not None and self.num_positive is not None:
+            facts |= {"n-negative": self.num_negative, "n-positive": self.num_positive}
+        if self.kept_cuts:
+            facts["kept-cuts"] = list(self.kept_cuts)
+        if self.sensitivity is not None:
+            facts |= {
+                "sensitivity": self.sensitivity.sensitivity,
+                "sensitivity-distance": self.sensitivity.distance,
+                "sensitivity-pairs": self.sensitivity.pairs,
+            }
+        return facts
+
+    @classmethod
+    def from_facts(cls, facts: Facts) -> SiteFacts:
+        """Read the facts; raises ValueError or KeyError if they are malformed."""
+        sizes = [facts.get(key) for key in ("n-negative", "n-positive")]
+        if any(size is not None and cast(int, size) < 0 for size in sizes):
+            raise ValueError("class sizes that cannot be")
+        negative = facts.get("negative-label")
+        estimate = None
+        if "sensitivity" in facts:
+            estimate = SensitivityEstimate(
+                sensitivity=cast(float, facts["sensitivity"]),
+                distance=cast(int, facts["sensitivity-distance"]),
+                pairs=cast(int, facts["sensitivity-pairs"]),
+            )
+            if not np.isfinite(estimate.sensitivity) or estimate.sensitivity <= 0:
+                raise ValueError("sensitivity that is not a positive number")
+        return cls(
+            coding=LabelCoding(
+                str(facts["positive-label"]), None if negative is None else str(negative)
+            ),
+            in_unit_interval=bool(facts["in-unit-interval"]),
+            dropped=cast(int, facts["dropped"]),
+            num_negative=cast("int | None", sizes[0]),
+            num_positive=cast("int | None", sizes[1]),
+            kept_cuts=tuple(cast(list[bool], facts.get("kept-cuts", []))),
+            sensitivity=estimate,
+        )
+
+
+# The release ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseRequest:
+    """Server to sites: release what the configuration says.
+
+    Attributes
+    ----------
+    cuts : (M - 1,) float64
+        Cut points of the cells, ascending; empty where there are none.
+    is_probability : bool
+        Whether the scores of all sites lie in [0, 1].
+    sensitivity : float
+        Largest move of a score between neighbours.
+    roster : bytes
+        Public keys of all sites, where sums are masked.
+    """
+
+    cuts: FloatArray
+    is_probability: bool
+    sensitivity: float
+    roster: bytes = b""
+
+    reveals: ClassVar[str] = (
+        "the cut points, whether all scores of all sites lie in [0, 1], the sensitivity, and "
+        "public keys of all sites where sums are masked"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        settings = ConfigRecord(
+            {
+                "is-probability": self.is_probability,
+                "sensitivity": self.sensitivity,
+                "roster": self.roster,
+            }
+        )
+        return RecordDict({"release": settings, "arrays": array_record({"cuts": self.cuts})})
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> ReleaseRequest:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        settings = content.config_records["release"]
+        cuts = read_floats(read_arrays(content), "cuts")
+        if not (np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()):
+            raise ValueError("cut points that are not finite and ascending")
+        return cls(
+            cuts=cuts,
+            is_probability=bool(settings["is-probability"]),
+            sensitivity=cast(float, settings["sensitivity"]),
+            roster=cast(bytes, settings["roster"]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseReply:
+    """What a site releases in clear.
+
+    Attributes
+    ----------
+    negative, positive : ndarray
+        By release: counts in cells or at `levels` (int64), noisy scores, or noisy counts.
+    levels : (L,) float64
+        Distinct scores, of `exact`; empty otherwise.
+    counts : int64
+        Whole numbers of the site's statistics (`tasks.roc_glm.site_statistics`).
+    sums : float64
+        Their reals; under `noisy-counts` and `noisy-histogram` the noisy statistics of both
+        classes (`noisy_vector` there).
+    """
+
+    negative: NDArray[np.generic]
+    positive: NDArray[np.generic]
+    levels: FloatArray = field(default_factory=lambda: np.empty(0))
+    counts: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    sums: FloatArray = field(default_factory=lambda: np.empty(0))
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        arrays = {
+            "negative": self.negative,
+            "positive": self.positive,
+            "levels": self.levels,
+            "counts": self.counts,
+            "sums": self.sums,
+        }
+        return RecordDict({"arrays": array_record(arrays)})
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> ReleaseReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        arrays = read_arrays(content)
+        return cls(
+            negative=read_numbers(arrays, "negative"),
+            positive=read_numbers(arrays, "positive"),
+            levels=read_floats(arrays, "levels"),
+            counts=read_counts(arrays, "counts"),
+            sums=read_floats(arrays, "sums"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedReply:
+    """A site's answer under masks, at any step."""
+
+    masked: MaskedVector
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        own = self.masked
+        settings = ConfigRecord(
+            {"site": own.site, "run": own.run, "step": own.step, "roster-digest": own.roster_digest}
+        )
+        return RecordDict({"masked": settings, "arrays": array_record({"words": own.words})})
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> MaskedReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        settings = content.config_records["masked"]
+        words = read_arrays(content)["words"]
+        if words.dtype.kind != "u" or words.ndim != 1:
+            raise ValueError("masked values that are not words")
+        return cls(
+            MaskedVector(
+                site=cast(str, settings["site"]),
+                run=cast(str, settings["run"]),
+                step=cast(str, settings["step"]),
+                roster_digest=cast(bytes, settings["roster-digest"]),
+                words=words.astype(np.uint64),
+            )
+        )
+
+
+# Arrays ---------------------------------------------------------------------------------------
+
+
+def array_record(arrays: Arrays) -> ArrayRecord:
+    """Arrays as they travel."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+
+
+def read_arrays(content: RecordDict) -> dict[str, NDArray[np.generic]]:
+    """Arrays of a message under "arrays"."""
+    return {name: array.numpy() for name, array in content.array_records["arrays"].items()}
+
+
+def read_numbers(arrays: Arrays, name: str) -> NDArray[np.generic]:
+    """Finite integers or reals (n,) of a message; ValueError or KeyError if they are not."""
+    array = arrays[name]
+    if array.ndim != 1 or array.dtype.kind not in "if" or not np.isfinite(array).all():
+        raise ValueError(f"{name}: not finite numbers in one dimension")
+    return array
+
+
+def read_floats(arrays: Arrays, name: str) -> FloatArray:
+    """Finite numbers (n,) of a message; ValueError or KeyError if they are not."""
+    return np.asarray(read_numbers(arrays, name), dtype=np.float64)
+
+
+def read_counts(arrays: Arrays, name: str) -> IntArray:
+    """Whole numbers (n,) from 0 of a message; ValueError or KeyError if they are not."""
+    array = read_numbers(arrays, name)
+    if array.dtype.kind != "i" or (array.astype(np.int64) < 0).any():
+        raise ValueError(f"{name}: not counts")
+    return array.astype(np.int64)
