@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from fedapp.site_data import breast_cancer
 from fedapp.site_data.files import read_file
 from tasks.site.faults import SiteFault
+
+if TYPE_CHECKING:
+    from tasks.roc_glm.score_model import ScoreModel
 
 Encoding: TypeAlias = Mapping[str, Mapping[str, float]]
 """Column name to its declared categories and their numbers; plain JSON."""
@@ -36,6 +40,11 @@ class BundledData:
         Gives the data as their source has them, text columns as text.
     time, event : str
         Columns of a survival data set; ``""`` for other tasks.
+    label, score, positive_label : str
+        Columns of a data set to validate a classifier with, and the label of its positive class;
+        ``""`` for other tasks.
+    classifier : callable or None
+        Gives the model that ``score`` comes from.
     encoding : Encoding
         Declared categories of text columns; `encode` applies it.
     """
@@ -47,6 +56,10 @@ class BundledData:
     load: Callable[[], pd.DataFrame]
     time: str = ""
     event: str = ""
+    label: str = ""
+    score: str = ""
+    positive_label: str = ""
+    classifier: Callable[[], ScoreModel] | None = None
     encoding: Encoding = field(default_factory=dict)
 
 
@@ -134,5 +147,19 @@ _GBSG2 = BundledData(
     },
 )
 
-BUNDLED: dict[str, BundledData] = {data.name: data for data in (_GBSG2,)}
+_BREAST_CANCER = BundledData(
+    name="breast-cancer",
+    task="roc-glm",
+    source="Wisconsin Diagnostic Breast Cancer: 569 breast tumours, 212 of them malignant, with 30 "
+    "measures of cell nuclei (Street, Wolberg and Mangasarian, SPIE 1905:861-870, 1993); the 400 "
+    "rows that the bundled classifier was not trained on",
+    licence="UCI Machine Learning Repository (CC BY 4.0), as distributed with scikit-learn",
+    load=breast_cancer.load_validation,
+    label=breast_cancer.LABEL,
+    score=breast_cancer.SCORE,
+    positive_label="1",
+    classifier=breast_cancer.classifier,
+)
+
+BUNDLED: dict[str, BundledData] = {data.name: data for data in (_GBSG2, _BREAST_CANCER)}
 """Every bundled data set by its name."""
