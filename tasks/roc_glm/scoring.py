@@ -8,13 +8,14 @@ exchanges: the strategy sends `coefficients` to the sites, pools their `FisherSu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tasks.roc_glm.glm import FamilyName, FisherSums
+from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import FloatArray
 
@@ -93,13 +94,39 @@ class CoefficientRow:
     upper: float
 
 
+@dataclass(frozen=True)
+class Iterate:
+    """Coefficients that Fisher scoring accepted, and where it would go from there.
+
+    Attributes
+    ----------
+    round : int
+        Round in which the sums came.
+    coefficients : (p,) float64
+    sums : FisherSums
+        At `coefficients`.
+    step : (p,) float64
+        I^-1 V: the next coefficients are `coefficients` + `step`.
+    """
+
+    round: int
+    coefficients: FloatArray
+    sums: FisherSums
+    step: FloatArray
+
+
+HasConverged = Callable[[Iterate | None, Iterate], bool]
+"""Takes the iterate before (None: there is none) and the one now."""
+
+
 class FisherIteration:
     """Fisher scoring between two exchanges.
 
     Parameters
     ----------
-    family : {"probit", "logit", "poisson", "gaussian"}
-        Decides the dispersion, and whether divergence can be separation.
+    family : str
+        ``"gaussian"`` has a dispersion to estimate and cannot be separated; to every other one the
+        dispersion is 1, and divergence is separation.
     criterion : {"deviance", "step"}
         Stop at a relative deviance change below `tolerance` as R's glm does (which leaves about
         4e-6 in the coefficients at 1e-8), or at a step whose largest entry is below it.
@@ -108,7 +135,10 @@ class FisherIteration:
     max_rounds : int
         Rounds (calls of `advance`) after which the fit has failed; at least 2.
     start : (p,) float64, optional
-        Where to begin. Without it the first round asks the sites for `starting_sums`.
+        Where to begin. Without it the first round asks the sites for `starting_sums`, and so does
+        the second if the likelihood overflows at `start`.
+    has_converged : callable, optional
+        Another rule for when to stop, instead of `criterion`; see `meets_criterion`.
 
     Attributes
     ----------
@@ -118,16 +148,19 @@ class FisherIteration:
         Whether `fit` can be called.
     rounds : int
         Calls of `advance` so far.
+    halved : bool
+        Whether the deviance had risen in the last round, and the step was halved.
     """
 
     def __init__(
         self,
-        family: FamilyName,
+        family: str,
         *,
         criterion: Criterion = "deviance",
         tolerance: float = 1e-8,
         max_rounds: int = 25,
         start: FloatArray | None = None,
+        has_converged: HasConverged | None = None,
     ) -> None:
         self.family = family
         self.criterion = criterion
@@ -136,9 +169,10 @@ class FisherIteration:
         self.coefficients = start
         self.finished = False
         self.rounds = 0
-        self._accepted: FisherSums | None = None
-        self._at = np.zeros(0)  # coefficients of the accepted sums
-        self._last_step: FloatArray | None = None
+        self.halved = False
+        self._has_converged = has_converged or self.meets_criterion
+        self._last: Iterate | None = None
+        self._at = np.zeros(0)  # where a halved step goes back to
         self._scale: FloatArray | None = None  # makes the columns' units comparable
         self._diverging = False
 
@@ -156,11 +190,14 @@ class FisherIteration:
             ``"collinear"``, ``"separated"`` or ``"not-converged"``.
         """
         self.rounds += 1
+        self.halved = False
         if self.coefficients is None:
             self._begin(sums)
             return
-        if self._has_risen(sums):
-            self.coefficients = 0.5 * (self.coefficients + self._at)
+        self.halved = self._has_risen(sums)
+        if self.halved:  # without a place to go back to, the sites know a better start
+            back = 0.5 * (self.coefficients + self._at) if self._at.size else None
+            self.coefficients = back
         else:
             self._accept(self.coefficients, sums)
         if self.rounds >= self.max_rounds and not self.finished:
@@ -174,23 +211,33 @@ class FisherIteration:
         RuntimeError
             If the iteration has not finished.
         """
-        if not self.finished or self._accepted is None:
+        if not self.finished or self._last is None:
             raise RuntimeError("the iteration has not finished")
-        sums = self._accepted
+        sums, coefficients = self._last.sums, self._last.coefficients
         dispersion = 1.0
         if self.family == "gaussian":
-            freedom = sums.rows - len(self._at)
+            freedom = sums.rows - len(coefficients)
             if freedom < 1:
                 raise NotEstimable("collinear", "as many coefficients as rows: no residual")
             dispersion = sums.deviance / freedom
         return GlmFit(
-            coefficients=self._at,
+            coefficients=coefficients,
             covariance=np.asarray(np.linalg.inv(sums.information) * dispersion, dtype=np.float64),
             dispersion=dispersion,
             deviance=sums.deviance,
             rows=sums.rows,
             rounds=self.rounds,
         )
+
+    def meets_criterion(self, before: Iterate | None, now: Iterate) -> bool:
+        """Whether `criterion` holds: `now` can be the last."""
+        if self.criterion == "step":
+            return float(np.max(np.abs(now.step))) < self.tolerance
+        if before is None:
+            return False
+        deviance = now.sums.deviance
+        change = abs(deviance - before.sums.deviance) / (abs(deviance) + 0.1)
+        return change < max(self.tolerance, _ROUNDING)
 
     def _begin(self, sums: FisherSums) -> None:
         self._at = np.zeros(len(sums.score))
@@ -199,38 +246,29 @@ class FisherIteration:
     def _has_risen(self, sums: FisherSums) -> bool:
         if not (math.isfinite(sums.deviance) and np.isfinite(sums.score).all()):
             return True
-        if self._accepted is None:
+        if self._last is None:
             return False
-        before = self._accepted.deviance
+        before = self._last.sums.deviance
         return sums.deviance > before + _ROUNDING * (abs(before) + 0.1)
 
     def _accept(self, at: FloatArray, sums: FisherSums) -> None:
-        before = self._accepted
-        self._accepted, self._at = sums, at
-        step = self._step(sums)
-        self._diverging = self._is_diverging(step)
-        self._last_step = step
-        if self._is_converged(before, sums, step):
+        before = self._last
+        now = Iterate(self.rounds, at, sums, self._step(sums))
+        self._last, self._at = now, at
+        self._diverging = self._is_diverging(before, now)
+        if self._has_converged(before, now):
             if self._diverging and self.family != "gaussian":
                 raise self._failure()
             self.finished = True
             return
-        self.coefficients = at + step
+        self.coefficients = at + now.step
 
-    def _is_diverging(self, step: FloatArray) -> bool:
-        if self._last_step is None or self._scale is None:
+    def _is_diverging(self, before: Iterate | None, now: Iterate) -> bool:
+        if before is None or self._scale is None:
             return False
-        size = np.max(np.abs(step) * self._scale)
-        is_large = size > _DIVERGING_STEP * np.max(np.abs(self._at) * self._scale)
-        return bool(is_large and size > _SHRINKING * np.max(np.abs(self._last_step) * self._scale))
-
-    def _is_converged(self, before: FisherSums | None, sums: FisherSums, step: FloatArray) -> bool:
-        if self.criterion == "step":
-            return float(np.max(np.abs(step))) < self.tolerance
-        if before is None:
-            return False
-        change = abs(sums.deviance - before.deviance) / (abs(sums.deviance) + 0.1)
-        return change < max(self.tolerance, _ROUNDING)
+        size = np.max(np.abs(now.step) * self._scale)
+        is_large = size > _DIVERGING_STEP * np.max(np.abs(now.coefficients) * self._scale)
+        return bool(is_large and size > _SHRINKING * np.max(np.abs(before.step) * self._scale))
 
     def _step(self, sums: FisherSums) -> FloatArray:
         """I^-1 V, solved at a unit diagonal so that the columns' units do not matter."""
@@ -238,15 +276,15 @@ class FisherIteration:
         if not (np.isfinite(sums.information).all() and (diagonal > 0).all()):
             raise self._singular()
         root = np.sqrt(diagonal)
-        if self._scale is None:
-            self._scale = root
         scaled = sums.information / np.outer(root, root)
         if np.linalg.eigvalsh(scaled)[0] < _SINGULAR:
             raise self._singular()
+        if self._scale is None:
+            self._scale = root
         return np.asarray(np.linalg.solve(scaled, sums.score / root) / root)
 
     def _singular(self) -> NotEstimable:
-        if self._accepted is not None and self.family != "gaussian":
+        if self._scale is not None and self.family != "gaussian":  # it was regular before
             return self._separated()
         return NotEstimable(
             "collinear", "the information matrix is singular: columns depend on each other"

@@ -1,0 +1,430 @@
+"""Fisher scoring over sites: a generalized linear model whose estimates are the pooled ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from logging import INFO, WARNING
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+
+from strategies.exchange import SERVER, Disclosure, Exchange, TooFewSites, duplicates
+from strategies.fisher_result import FisherResult, Iteration
+from strategies.membership import Refused
+from tasks.roc_glm.fisher_messages import (
+    FISHER,
+    FisherReply,
+    FisherRequest,
+    SiteReply,
+    is_finite,
+)
+from tasks.roc_glm.glm import FamilyName, FisherSums, pool_sums
+from tasks.roc_glm.scoring import Criterion, FisherIteration, Iterate
+from tasks.roc_glm.survivor import FloatArray
+
+FISHER_DISCLOSURES = {FISHER: Disclosure("fisher", FisherRequest.reveals, FisherReply.reveals)}
+
+_COEFFICIENTS = "coefficients"
+
+
+class FisherScoring(Strategy):
+    """Maximum-likelihood fit of a generalized linear model on rows spread over sites.
+
+    The score vector V, the information I and the deviance are sums over rows, so their sums over
+    sites are those of the pooled rows, and so are the estimates, standard errors and deviance.
+
+    Steps of an iteration, which is one exchange:
+
+    1. :meth:`configure_train`: the server sends every site the coefficients theta; in the first
+       iteration none, unless ``start`` was given ``initial_arrays``.
+    2. Each site returns V, I and the deviance of its rows at theta (without theta: the sums of
+       weighted least squares on a working response, from which theta = I^-1 V):
+       :func:`tasks.roc_glm.fisher_client.answer`.
+    3. :meth:`aggregate_train`: the server reads the replies (:meth:`parse_reply`), pools them
+       (:meth:`pool`), and takes theta + I^-1 V, or goes halfway back if the deviance has risen.
+       :meth:`has_converged` says whether theta is the estimate; :meth:`after_iteration` is told.
+
+    Another exchange is needed for nothing: names of sites and columns come with the replies.
+
+    **Messages.** ``query.fisher_scoring``: :class:`tasks.roc_glm.fisher_messages.FisherRequest`,
+    the family and theta (and ``train_config``, if given). Reply:
+    :class:`~tasks.roc_glm.fisher_messages.FisherReply`, V, I, deviance, number of rows, names.
+
+    **What is revealed.** To the server: of every site by itself, in clear and exact, V, I, the
+    deviance and the number of rows at each theta. That is an aggregate, and no more than that is
+    claimed: sums over several iterations do NOT hide the rows. Each iteration weighs the rows
+    otherwise, and where there are few distinct rows (counts at thresholds, a table of factors)
+    least squares over a handful of iterations gives their counts back exactly. A subclass can
+    have the sums masked (:meth:`pool`), so that the server sees those over all sites only; then
+    the same holds for the pooled counts. No (epsilon, delta) covers any of this. To a site: the
+    coefficients of each iteration, which depend on all sites' rows.
+
+    **Sites that are lost.** A site without a usable reply takes no further part, since its rows
+    would change the likelihood in mid-run; with ``min_sites`` left the iteration begins anew at
+    the coefficients reached, on the rows of the others, and the result names who was lost.
+
+    Parameters
+    ----------
+    family : {"probit", "logit", "poisson", "gaussian"}
+        Poisson with the logarithm, Gaussian with the identity as link. A subclass whose sites
+        answer for another family of dispersion 1 names it in `families`.
+    criterion : {"deviance", "step"}
+        Stop at a relative change of the deviance below `tolerance`, as R's glm does (at 1e-8 that
+        leaves about 4e-6 in the coefficients), or at a step whose largest entry is below it.
+    tolerance : float
+        Positive and finite.
+    min_sites : int
+        Fewest sites, at the start and later; an Exchange given to ``start`` has its own as well.
+    feature_names : sequence of str, optional
+        Names of the coefficients, in order. Sites that state names must state these, or, without
+        them, all the same.
+    after_iteration : callable, optional
+        Takes an :class:`Iteration`.
+
+    Attributes
+    ----------
+    history : list of Iteration
+        Of the last ``start``; also there when it raised.
+    lost_sites : list of str
+        Likewise.
+
+    Raises
+    ------
+    ValueError
+        For settings out of range, all at once.
+    """
+
+    disclosures: ClassVar[Mapping[str, Disclosure]] = FISHER_DISCLOSURES
+    message_type: ClassVar[str] = FISHER
+    families: ClassVar[tuple[str, ...]] = get_args(FamilyName)
+
+    def __init__(
+        self,
+        *,
+        family: str = "logit",
+        criterion: Criterion = "deviance",
+        tolerance: float = 1e-8,
+        min_sites: int = 2,
+        feature_names: Iterable[str] | None = None,
+        after_iteration: Callable[[Iteration], None] | None = None,
+    ) -> None:
+        _refuse_settings(family, self.families, criterion, tolerance, min_sites)
+        self.family = family
+        self.criterion = criterion
+        self.tolerance = tolerance
+        self.min_sites = min_sites
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.history: list[Iteration] = []
+        self.lost_sites: list[str] = []
+        self._after_iteration = after_iteration
+        # Of the run under way:
+        self._exchange: Exchange
+        self._iteration: FisherIteration
+        self._names: tuple[str, ...] | None = None
+        self._nodes: list[int] = []
+        self._round = 0
+        self._num_rounds = 0
+        self._timeout: float = 3600
+        self._config: ConfigRecord | None = None
+
+    # The protocol -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 25,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> FisherResult:
+        """Run the protocol; arguments are Flower's.
+
+        Parameters
+        ----------
+        grid : Grid
+            Flower's, or an Exchange around it that other steps of a run share.
+        initial_arrays : ArrayRecord, optional
+            One array, (p,) float64: coefficients to begin at.
+        num_rounds : int
+            Most iterations, 2 or more.
+        timeout : float
+            Seconds to wait for nodes and for the replies of an iteration.
+        train_config : ConfigRecord, optional
+            Sent along to the sites, as ``config``.
+        evaluate_config : None
+            Sites evaluate nothing.
+        evaluate_fn : callable, optional
+            Called with the iteration and the next coefficients.
+
+        Raises
+        ------
+        tasks.roc_glm.not_estimable.NotEstimable
+            ``"separated"``, ``"collinear"`` or ``"not-converged"`` within `num_rounds`.
+        strategies.exchange.TooFewSites
+            If fewer than ``min_sites`` connect or give usable replies.
+        strategies.membership.Refused
+            If the sites' columns differ, or two have one name.
+        """
+        self._begin(grid, initial_arrays, num_rounds=num_rounds, timeout=timeout)
+        if evaluate_config:
+            raise ValueError("evaluate_config: must be left out, sites evaluate nothing")
+        log(INFO, "Starting %s strategy:", type(self).__name__)
+        self.summary()
+        self._exchange.wait_for_nodes(self.min_sites)
+        arrays, config = initial_arrays or ArrayRecord(), train_config or ConfigRecord()
+        metrics: dict[int, MetricRecord] = {}
+        evaluated: dict[int, MetricRecord] = {}
+        server_round = 0
+        while not self._iteration.finished:
+            server_round += 1
+            requests = self.configure_train(server_round, arrays, config, self._exchange)
+            replies = self._exchange.send_and_receive(requests, timeout=timeout)
+            arrays, metrics[server_round] = self.aggregate_train(server_round, replies)
+            said = evaluate_fn(server_round, arrays) if evaluate_fn else None
+            if said is not None:
+                evaluated[server_round] = said
+        fit = self._iteration.fit()
+        return FisherResult(
+            arrays=ArrayRecord({_COEFFICIENTS: Array(fit.coefficients)}),
+            train_metrics_clientapp=metrics,
+            evaluate_metrics_serverapp=evaluated,
+            fit=fit,
+            family=self.family,
+            feature_names=self._names or _numbered(len(fit.coefficients)),
+            sites=self.history[-1].sites,
+            lost_sites=tuple(self.lost_sites),
+            history=tuple(self.history),
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address every site that takes part with :meth:`request`, and `config` if it has keys."""
+        self._round, self._config = server_round, config
+        return self._messages()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Pool the replies and make the step; return the next coefficients and the deviance."""
+        asked, iteration = set(self._nodes), self._iteration
+        evaluated = iteration.coefficients
+        sums = self.pool(self._read(replies))
+        self._check_number_of_names(len(sums.score))
+        if server_round > 1 and set(self._nodes) != asked:
+            iteration = self._new_iteration(evaluated, self._num_rounds - server_round + 1)
+        iteration.advance(sums)
+        done = Iteration(
+            number=server_round,
+            evaluated=evaluated,
+            deviance=math.inf if evaluated is None else sums.deviance,
+            rows=sums.rows,
+            halved=iteration.halved,
+            converged=iteration.finished,
+            sites=tuple(self._exchange.name_of(node) for node in self._nodes),
+        )
+        self.history.append(done)
+        self.after_iteration(done)
+        metrics = MetricRecord({"rows": done.rows, "halved": int(done.halved)})
+        if math.isfinite(done.deviance):
+            metrics["deviance"] = float(done.deviance)
+        arrays = ArrayRecord()
+        if iteration.coefficients is not None:
+            arrays[_COEFFICIENTS] = Array(iteration.coefficients)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address nobody: the deviance came with the sums."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None."""
+        return None
+
+    def summary(self) -> None:
+        """Log how the strategy is set up."""
+        log(INFO, "\t├──> Family: %s", self.family)
+        log(INFO, "\t└──> Stops: %s below %g", self.criterion, self.tolerance)
+
+    # What a subclass may change ---------------------------------------------------------------
+
+    def request(self, server_round: int, coefficients: FloatArray | None) -> RecordDict:
+        """Return what every site is sent; None for `coefficients` asks for a start.
+
+        The message goes out under `message_type`; have its ledger words in `disclosures`.
+        """
+        return FisherRequest(self.family, server_round, coefficients).to_record()
+
+    def parse_reply(self, content: RecordDict) -> SiteReply:
+        """Read one reply. A subclass whose sites answer otherwise returns its own SiteReply.
+
+        Raises
+        ------
+        ValueError, TypeError or LookupError
+            If it is malformed; the site is then lost.
+        """
+        reply = FisherReply.from_record(content)
+        coefficients = self._iteration.coefficients
+        if coefficients is None and not is_finite(reply.sums):
+            raise ValueError("a start that is not finite")
+        if coefficients is not None and len(coefficients) != reply.sums.score.size:
+            raise ValueError("sums of another number of coefficients than asked for")
+        return reply
+
+    def pool(self, replies: Mapping[str, Any]) -> FisherSums:
+        """Add up the sums of the sites.
+
+        Parameters
+        ----------
+        replies : mapping of str to SiteReply
+            What :meth:`parse_reply` returned, by site name and in the order of names. Sites that
+            are not in it were lost. Where their answers are needed to read the sum, a subclass
+            may :meth:`ask_again` those that are left, or raise.
+        """
+        sizes = {name: reply.sums.score.size for name, reply in replies.items()}
+        if len(set(sizes.values())) > 1:
+            raise Refused([f"{name}: {size} coefficients" for name, size in sizes.items()])
+        return pool_sums(reply.sums for reply in replies.values())
+
+    def has_converged(self, before: Iterate | None, now: Iterate) -> bool:
+        """Whether `now` is the estimate: by default `criterion` and `tolerance`.
+
+        Parameters
+        ----------
+        before, now : Iterate
+            The last two coefficients that did not raise the deviance, with their sums and steps;
+            `before` is None the first time.
+        """
+        return self._iteration.meets_criterion(before, now)
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Do something after an iteration; by default call what was given as `after_iteration`."""
+        if self._after_iteration is not None:
+            self._after_iteration(iteration)
+
+    def ask_again(self) -> dict[str, Any]:
+        """Make one more exchange at the same coefficients; for :meth:`pool`.
+
+        Returns
+        -------
+        dict of str to SiteReply
+            Of the sites that are left, as :meth:`pool` gets them; it can lose further ones.
+        """
+        return self._read(self._exchange.send_and_receive(self._messages(), timeout=self._timeout))
+
+    # Parts of the steps -----------------------------------------------------------------------
+
+    def _begin(
+        self, grid: Grid, initial: ArrayRecord | None, *, num_rounds: int, timeout: float
+    ) -> None:
+        if num_rounds < 2:
+            raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 2")
+        self._exchange = Exchange.around(
+            grid, timeout=timeout, min_sites=self.min_sites, disclosures=self.disclosures
+        )
+        self._names, self._nodes, self._config = self.feature_names, [], None
+        self._num_rounds, self._timeout = num_rounds, timeout
+        self.history, self.lost_sites = [], []
+        self._new_iteration(_initial_coefficients(initial), num_rounds)
+
+    def _new_iteration(self, start: FloatArray | None, max_rounds: int) -> FisherIteration:
+        self._iteration = FisherIteration(
+            self.family,
+            criterion=self.criterion,
+            tolerance=self.tolerance,
+            max_rounds=max_rounds,
+            start=start,
+            has_converged=self.has_converged,
+        )
+        return self._iteration
+
+    def _messages(self) -> list[Message]:
+        content = self.request(self._round, self._iteration.coefficients)
+        if self._config:
+            content["config"] = self._config
+        self._nodes = list(self._exchange.get_node_ids())
+        return [
+            Message(content, dst_node_id=node, message_type=self.message_type)
+            for node in self._nodes
+        ]
+
+    def _read(self, replies: Iterable[Message]) -> dict[str, Any]:
+        """Read replies, note who takes part from now on, and return them in order of names."""
+        exchange = self._exchange
+        messages = list(replies)
+        nodes = {exchange.name_of(m.metadata.src_node_id): m.metadata.src_node_id for m in messages}
+        read = {nodes[name]: reply for name, reply in exchange.read(messages, self.parse_reply)}
+        lost = [node for node in self._nodes if node not in read]
+        self._learn_names(read)
+        for node in lost:
+            self.lost_sites.append(exchange.name_of(node))
+            log(WARNING, "%s: lost, the fit goes on without it", exchange.name_of(node))
+        if len(read) < self.min_sites:
+            raise TooFewSites(
+                f"fisher: {len(read)} sites left, {self.min_sites} needed", exchange.faults
+            )
+        exchange.admit({node: exchange.name_of(node) for node in read})
+        self._nodes = [node for node in exchange.get_node_ids() if node in read]
+        return {exchange.name_of(node): read[node] for node in self._nodes}
+
+    def _learn_names(self, read: Mapping[int, SiteReply]) -> None:
+        """Note what sites and columns are called; refuse names that do not fit together."""
+        exchange = self._exchange
+        new = {node: r.site for node, r in read.items() if r.site and node not in exchange.names}
+        names = [new.get(node, exchange.name_of(node)) for node in read]
+        faults = [f"{n}: must be the name of one site only" for n in duplicates([*names, SERVER])]
+        stated = dict(sorted(zip(names, (r.feature_names for r in read.values()), strict=True)))
+        if self._names is None:
+            self._names = next(filter(None, stated.values()), None)
+        faults += [
+            f"{name}: its columns are {', '.join(columns)}, not {', '.join(self._names or ())}"
+            for name, columns in stated.items()
+            if columns and columns != self._names
+        ]
+        if faults:
+            raise Refused(faults)
+        exchange.learn_names(new)
+
+    def _check_number_of_names(self, number: int) -> None:
+        if self._names is not None and len(self._names) != number:
+            raise ValueError(f"feature_names: {len(self._names)} names of {number} coefficients")
+
+
+def _refuse_settings(
+    family: str, families: tuple[str, ...], criterion: str, tolerance: float, min_sites: int
+) -> None:
+    faults = []
+    if family not in families:
+        faults.append(f"family = {family!r}: must be one of {', '.join(families)}")
+    if criterion not in get_args(Criterion):
+        faults.append(f"criterion = {criterion!r}: must be one of {', '.join(get_args(Criterion))}")
+    if not (tolerance > 0 and math.isfinite(tolerance)):
+        faults.append(f"tolerance = {tolerance!r}: must be a finite number > 0")
+    if min_sites < 1:
+        faults.append(f"min_sites = {min_sites!r}: must be a whole number >= 1")
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
+def _initial_coefficients(arrays: ArrayRecord | None) -> FloatArray | None:
+    if not arrays:
+        return None
+    values = [array.numpy() for array in arrays.values()]
+    if len(values) != 1 or values[0].ndim != 1 or not np.isfinite(values[0]).all():
+        raise ValueError("initial_arrays: must be one vector of finite numbers")
+    return np.asarray(values[0], dtype=np.float64)
+
+
+def _numbered(number: int) -> tuple[str, ...]:
+    return tuple(f"x{column}" for column in range(1, number + 1))
