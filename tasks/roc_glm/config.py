@@ -186,6 +186,16 @@ class RocGlmConfig(BaseModel):
         """Cells of the score: the configured number, or the release's own."""
         return self.cells or _DEFAULT_CELLS.get(self.release, 50)
 
+    @property
+    def masks_sums(self) -> bool:
+        """Whether what sites send is masked, so that only sums over sites can be read."""
+        return self.release == "secure-counts" or self.secure
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Names of the feature columns; empty where the model names them."""
+        return [part.strip() for part in self.features.split(",") if part.strip()]
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         faults = []

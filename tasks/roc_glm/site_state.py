@@ -1,0 +1,171 @@
+"""What a site remembers of a run between two messages: keys, guard, roster, and its release.
+
+Keys are drawn at the first introduction and never anew in a run, and the roster of the release is
+that of every later step, so that no server can have a step answered for two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, RecordDict
+from numpy.typing import NDArray
+
+from tasks.secure.identity import read_identity
+from tasks.secure.keys import SiteKeys
+from tasks.secure.roster import Roster
+from tasks.secure.secure_sums import MaskedVector, mask
+from tasks.secure.split_reals import word_bound
+from tasks.secure.sum_guard import SumGuard
+from tasks.site.faults import SiteFault
+
+_KEYS = "roc-glm-keys"
+_ROSTER = "roc-glm-roster"
+_MODEL = "roc-glm-model"
+_RELEASE = "roc-glm-release/"
+
+_LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
+
+
+def run_name(run_id: int) -> str:
+    """Name of a run, to which keys and masks are bound."""
+    return f"run-{run_id}"
+
+
+def own_keys(context: Context, name: str) -> SiteKeys:
+    """Keys of the site in this run; drawn and stored at the first call.
+
+    ``identity-path`` of the node configuration is a lasting key to sign with.
+    """
+    record = context.state.config_records.get(_KEYS)
+    if record is not None:
+        return SiteKeys.from_bytes(cast(bytes, record["keys"]))
+    path = context.node_config.get("identity-path")
+    identity = read_identity(Path(str(path)).expanduser()) if path else None
+    keys = SiteKeys.generate(site=name, run=run_name(context.run_id), identity=identity)
+    context.state[_KEYS] = ConfigRecord({"keys": keys.to_bytes(), "guard": SumGuard().to_bytes()})
+    return keys
+
+
+def accept_roster(context: Context, name: str, relayed: bytes) -> Roster:
+    """Check the roster that the server relays, and keep it for later steps.
+
+    ``pinned-sites`` of the node configuration (``"north=ABCD-..., south=..."``) gives fingerprints
+    of other sites; with ``require-pinned = true`` no other site is accepted.
+
+    Raises
+    ------
+    SiteFault
+        What is wrong with it.
+    """
+    roster = Roster.from_bytes(
+        relayed,
+        run=run_name(context.run_id),
+        own=_stored_keys(context, name),
+        pinned=_pins(context.node_config),
+        require_pinned=context.node_config.get("require-pinned") is True,
+    )
+    context.state[_ROSTER] = ConfigRecord({"roster": roster.to_bytes()})
+    return roster
+
+
+def known_roster(context: Context, name: str) -> Roster:
+    """The roster of the release.
+
+    Raises
+    ------
+    SiteFault
+        ``"lost-state"`` if there is none.
+    """
+    record = context.state.config_records.get(_ROSTER)
+    if record is None:
+        raise SiteFault("lost-state", _LOST)
+    return accept_roster(context, name, cast(bytes, record["roster"]))
+
+
+def masked(
+    context: Context,
+    name: str,
+    roster: Roster,
+    values: NDArray[np.int64],
+    *,
+    step: str,
+    may_repeat: bool = False,
+) -> MaskedVector:
+    """Mask an answer, and store the guard that remembers it.
+
+    Parameters
+    ----------
+    context : Context
+        Its state is changed last.
+    name : str
+        The site's name.
+    roster : Roster
+        Sites of the sum.
+    values : (n,) int64
+        What is summed.
+    step : str
+        Name of the step.
+    may_repeat : bool
+        Whether the step may be answered anew for part of the roster.
+    """
+    keys = _stored_keys(context, name)
+    record = context.state.config_records[_KEYS]
+    guard = SumGuard.from_bytes(cast(bytes, record["guard"]))
+    answer = mask(
+        values,
+        keys=keys,
+        roster=roster,
+        step=step,
+        bound=word_bound(len(roster.names)),
+        guard=guard,
+        drop_outs="semi-honest-server" if may_repeat else "stop",
+    )
+    context.state[_KEYS] = ConfigRecord({"keys": keys.to_bytes(), "guard": guard.to_bytes()})
+    return answer
+
+
+def earlier_release(context: Context) -> RecordDict | None:
+    """The release with noise that the site has sent in this run, if it has."""
+    parts = {
+        key.removeprefix(_RELEASE): record
+        for key, record in context.state.items()
+        if key.startswith(_RELEASE)
+    }
+    return RecordDict(parts) if parts else None
+
+
+def remember_release(context: Context, content: RecordDict) -> None:
+    """Keep a release with noise."""
+    for key, record in content.items():
+        context.state[_RELEASE + key] = record
+
+
+def remember_model(context: Context, text: str) -> None:
+    """Keep the model file that came with the introduction."""
+    context.state[_MODEL] = ConfigRecord({"model": text})
+
+
+def known_model(context: Context) -> str:
+    """The model file of this run; ``""`` if there is none."""
+    record = context.state.config_records.get(_MODEL)
+    return "" if record is None else cast(str, record["model"])
+
+
+def _stored_keys(context: Context, name: str) -> SiteKeys:
+    if _KEYS not in context.state:
+        raise SiteFault("lost-state", _LOST)
+    return own_keys(context, name)
+
+
+def _pins(node_config: Mapping[str, object]) -> dict[str, str]:
+    text = str(node_config.get("pinned-sites", ""))
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not separator for _, separator, _ in pairs):
+        raise SiteFault(
+            "malformed-fingerprint", 'pinned-sites: must be "name=fingerprint, name=fingerprint"'
+        )
+    return {site.strip(): code.strip() for site, _, code in pairs}
