@@ -41,7 +41,7 @@ class Iteration:
     sites: tuple[str, ...]
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, eq=False)
 class FisherResult(Result):
     """A fitted generalized linear model; also Flower's Result, with the estimates as `arrays`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -13,9 +13,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from strategies.exchange import SERVER, Disclosure, Exchange, TooFewSites, duplicates
+from strategies.cohort import Cohort
+from strategies.exchange import Disclosure, Exchange
 from strategies.fisher_result import FisherResult, Iteration
 from strategies.membership import Refused
+from tasks.privacy.mechanisms import is_number
 from tasks.roc_glm.fisher_messages import (
     FISHER,
     FisherReply,
@@ -78,6 +80,9 @@ class FisherScoring(Strategy):
         leaves about 4e-6 in the coefficients), or at a step whose largest entry is below it.
     tolerance : float
         Positive and finite.
+    rounding : float
+        Relative error of the pooled deviance, from 0. Only a rise by more halves the step; larger
+        where :meth:`pool` adds sums in fixed point.
     min_sites : int
         Fewest sites, at the start and later; an Exchange given to ``start`` has its own as well.
     feature_names : sequence of str, optional
@@ -90,8 +95,8 @@ class FisherScoring(Strategy):
     ----------
     history : list of Iteration
         Of the last ``start``; also there when it raised.
-    lost_sites : list of str
-        Likewise.
+    cohort : strategies.cohort.Cohort
+        Of the last ``start``: the sites that take part, those that were lost, the Exchange.
 
     Raises
     ------
@@ -109,24 +114,29 @@ class FisherScoring(Strategy):
         family: str = "logit",
         criterion: Criterion = "deviance",
         tolerance: float = 1e-8,
+        rounding: float = 1e-13,
         min_sites: int = 2,
         feature_names: Iterable[str] | None = None,
         after_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
-        _refuse_settings(family, self.families, criterion, tolerance, min_sites)
+        _refuse_settings(
+            family=(family, self.families),
+            criterion=criterion,
+            tolerance=tolerance,
+            rounding=rounding,
+            min_sites=min_sites,
+        )
         self.family = family
         self.criterion = criterion
         self.tolerance = tolerance
+        self.rounding = rounding
         self.min_sites = min_sites
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.history: list[Iteration] = []
-        self.lost_sites: list[str] = []
         self._after_iteration = after_iteration
         # Of the run under way:
-        self._exchange: Exchange
+        self.cohort: Cohort
         self._iteration: FisherIteration
-        self._names: tuple[str, ...] | None = None
-        self._nodes: list[int] = []
         self._round = 0
         self._num_rounds = 0
         self._timeout: float = 3600
@@ -172,20 +182,21 @@ class FisherScoring(Strategy):
         strategies.membership.Refused
             If the sites' columns differ, or two have one name.
         """
-        self._begin(grid, initial_arrays, num_rounds=num_rounds, timeout=timeout)
         if evaluate_config:
             raise ValueError("evaluate_config: must be left out, sites evaluate nothing")
+        self._begin(grid, initial_arrays, num_rounds=num_rounds, timeout=timeout)
+        exchange = self.cohort.exchange
         log(INFO, "Starting %s strategy:", type(self).__name__)
         self.summary()
-        self._exchange.wait_for_nodes(self.min_sites)
+        exchange.wait_for_nodes(self.min_sites)
         arrays, config = initial_arrays or ArrayRecord(), train_config or ConfigRecord()
         metrics: dict[int, MetricRecord] = {}
         evaluated: dict[int, MetricRecord] = {}
         server_round = 0
         while not self._iteration.finished:
             server_round += 1
-            requests = self.configure_train(server_round, arrays, config, self._exchange)
-            replies = self._exchange.send_and_receive(requests, timeout=timeout)
+            requests = self.configure_train(server_round, arrays, config, exchange)
+            replies = exchange.send_and_receive(requests, timeout=timeout)
             arrays, metrics[server_round] = self.aggregate_train(server_round, replies)
             said = evaluate_fn(server_round, arrays) if evaluate_fn else None
             if said is not None:
@@ -197,9 +208,9 @@ class FisherScoring(Strategy):
             evaluate_metrics_serverapp=evaluated,
             fit=fit,
             family=self.family,
-            feature_names=self._names or _numbered(len(fit.coefficients)),
-            sites=self.history[-1].sites,
-            lost_sites=tuple(self.lost_sites),
+            feature_names=self._coefficient_names(len(fit.coefficients)),
+            sites=self.cohort.names,
+            lost_sites=tuple(self.cohort.lost),
             history=tuple(self.history),
         )
 
@@ -214,12 +225,12 @@ class FisherScoring(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Pool the replies and make the step; return the next coefficients and the deviance."""
-        asked, iteration = set(self._nodes), self._iteration
+        iteration, lost = self._iteration, len(self.cohort.lost)
         evaluated = iteration.coefficients
-        sums = self.pool(self._read(replies))
-        self._check_number_of_names(len(sums.score))
-        if server_round > 1 and set(self._nodes) != asked:
-            iteration = self._new_iteration(evaluated, self._num_rounds - server_round + 1)
+        sums = self.pool(self.cohort.read(replies, self.parse_reply))
+        self._coefficient_names(len(sums.score))
+        if len(self.cohort.lost) > lost:  # another likelihood than that of the iterations before
+            iteration = self._new_iteration(evaluated, rounds=server_round - 1)
         iteration.advance(sums)
         done = Iteration(
             number=server_round,
@@ -228,11 +239,11 @@ class FisherScoring(Strategy):
             rows=sums.rows,
             halved=iteration.halved,
             converged=iteration.finished,
-            sites=tuple(self._exchange.name_of(node) for node in self._nodes),
+            sites=self.cohort.names,
         )
         self.history.append(done)
         self.after_iteration(done)
-        metrics = MetricRecord({"rows": done.rows, "halved": int(done.halved)})
+        metrics = MetricRecord({"rows": int(done.rows), "halved": int(done.halved)})
         if math.isfinite(done.deviance):
             metrics["deviance"] = float(done.deviance)
         arrays = ArrayRecord()
@@ -321,7 +332,8 @@ class FisherScoring(Strategy):
         dict of str to SiteReply
             Of the sites that are left, as :meth:`pool` gets them; it can lose further ones.
         """
-        return self._read(self._exchange.send_and_receive(self._messages(), timeout=self._timeout))
+        replies = self.cohort.exchange.send_and_receive(self._messages(), timeout=self._timeout)
+        return self.cohort.read(replies, self.parse_reply)
 
     # Parts of the steps -----------------------------------------------------------------------
 
@@ -330,88 +342,59 @@ class FisherScoring(Strategy):
     ) -> None:
         if num_rounds < 2:
             raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 2")
-        self._exchange = Exchange.around(
+        exchange = Exchange.around(
             grid, timeout=timeout, min_sites=self.min_sites, disclosures=self.disclosures
         )
-        self._names, self._nodes, self._config = self.feature_names, [], None
+        self.cohort = Cohort(exchange, min_sites=self.min_sites, feature_names=self.feature_names)
         self._num_rounds, self._timeout = num_rounds, timeout
-        self.history, self.lost_sites = [], []
-        self._new_iteration(_initial_coefficients(initial), num_rounds)
+        self.history = []
+        self._new_iteration(_initial_coefficients(initial), rounds=0)
 
-    def _new_iteration(self, start: FloatArray | None, max_rounds: int) -> FisherIteration:
+    def _new_iteration(self, start: FloatArray | None, *, rounds: int) -> FisherIteration:
         self._iteration = FisherIteration(
             self.family,
             criterion=self.criterion,
             tolerance=self.tolerance,
-            max_rounds=max_rounds,
+            rounding=self.rounding,
+            max_rounds=self._num_rounds,
             start=start,
             has_converged=self.has_converged,
         )
+        self._iteration.rounds = rounds
         return self._iteration
 
     def _messages(self) -> list[Message]:
         content = self.request(self._round, self._iteration.coefficients)
         if self._config:
             content["config"] = self._config
-        self._nodes = list(self._exchange.get_node_ids())
-        return [
-            Message(content, dst_node_id=node, message_type=self.message_type)
-            for node in self._nodes
-        ]
+        return self.cohort.address(content, self.message_type)
 
-    def _read(self, replies: Iterable[Message]) -> dict[str, Any]:
-        """Read replies, note who takes part from now on, and return them in order of names."""
-        exchange = self._exchange
-        messages = list(replies)
-        nodes = {exchange.name_of(m.metadata.src_node_id): m.metadata.src_node_id for m in messages}
-        read = {nodes[name]: reply for name, reply in exchange.read(messages, self.parse_reply)}
-        lost = [node for node in self._nodes if node not in read]
-        self._learn_names(read)
-        for node in lost:
-            self.lost_sites.append(exchange.name_of(node))
-            log(WARNING, "%s: lost, the fit goes on without it", exchange.name_of(node))
-        if len(read) < self.min_sites:
-            raise TooFewSites(
-                f"fisher: {len(read)} sites left, {self.min_sites} needed", exchange.faults
-            )
-        exchange.admit({node: exchange.name_of(node) for node in read})
-        self._nodes = [node for node in exchange.get_node_ids() if node in read]
-        return {exchange.name_of(node): read[node] for node in self._nodes}
-
-    def _learn_names(self, read: Mapping[int, SiteReply]) -> None:
-        """Note what sites and columns are called; refuse names that do not fit together."""
-        exchange = self._exchange
-        new = {node: r.site for node, r in read.items() if r.site and node not in exchange.names}
-        names = [new.get(node, exchange.name_of(node)) for node in read]
-        faults = [f"{n}: must be the name of one site only" for n in duplicates([*names, SERVER])]
-        stated = dict(sorted(zip(names, (r.feature_names for r in read.values()), strict=True)))
-        if self._names is None:
-            self._names = next(filter(None, stated.values()), None)
-        faults += [
-            f"{name}: its columns are {', '.join(columns)}, not {', '.join(self._names or ())}"
-            for name, columns in stated.items()
-            if columns and columns != self._names
-        ]
-        if faults:
-            raise Refused(faults)
-        exchange.learn_names(new)
-
-    def _check_number_of_names(self, number: int) -> None:
-        if self._names is not None and len(self._names) != number:
-            raise ValueError(f"feature_names: {len(self._names)} names of {number} coefficients")
+    def _coefficient_names(self, number: int) -> tuple[str, ...]:
+        names = self.cohort.feature_names or tuple(f"x{i}" for i in range(1, number + 1))
+        if len(names) != number:
+            raise ValueError(f"feature_names: {len(names)} names of {number} coefficients")
+        return names
 
 
 def _refuse_settings(
-    family: str, families: tuple[str, ...], criterion: str, tolerance: float, min_sites: int
+    *,
+    family: tuple[str, tuple[str, ...]],
+    criterion: str,
+    tolerance: float,
+    rounding: float,
+    min_sites: int,
 ) -> None:
-    faults = []
-    if family not in families:
-        faults.append(f"family = {family!r}: must be one of {', '.join(families)}")
-    if criterion not in get_args(Criterion):
-        faults.append(f"criterion = {criterion!r}: must be one of {', '.join(get_args(Criterion))}")
-    if not (tolerance > 0 and math.isfinite(tolerance)):
+    criteria = get_args(Criterion)
+    faults = [
+        f"{name} = {value!r}: must be one of {', '.join(allowed)}"
+        for name, value, allowed in (("family", *family), ("criterion", criterion, criteria))
+        if value not in allowed
+    ]
+    if not (is_number(tolerance) and tolerance > 0):
         faults.append(f"tolerance = {tolerance!r}: must be a finite number > 0")
-    if min_sites < 1:
+    if not (is_number(rounding) and rounding >= 0):
+        faults.append(f"rounding = {rounding!r}: must be a finite number >= 0")
+    if type(min_sites) is not int or min_sites < 1:
         faults.append(f"min_sites = {min_sites!r}: must be a whole number >= 1")
     if faults:
         raise ValueError("; ".join(faults))
@@ -424,7 +407,3 @@ def _initial_coefficients(arrays: ArrayRecord | None) -> FloatArray | None:
     if len(values) != 1 or values[0].ndim != 1 or not np.isfinite(values[0]).all():
         raise ValueError("initial_arrays: must be one vector of finite numbers")
     return np.asarray(values[0], dtype=np.float64)
-
-
-def _numbered(number: int) -> tuple[str, ...]:
-    return tuple(f"x{column}" for column in range(1, number + 1))

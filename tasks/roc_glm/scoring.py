@@ -21,8 +21,6 @@ from tasks.roc_glm.survivor import FloatArray
 
 Criterion = Literal["deviance", "step"]
 
-# A deviance that rises by less than its own rounding has not risen.
-_ROUNDING = 1e-13
 # Smallest eigenvalue of the information scaled to a unit diagonal that counts as regular.
 _SINGULAR = 1e-12
 # A step of this size relative to the coefficients that does not shrink either diverges: it is 1/m
@@ -68,7 +66,7 @@ class GlmFit:
         for estimate, error in zip(
             self.coefficients.tolist(), self.standard_errors.tolist(), strict=True
         ):
-            z = estimate / error
+            z = estimate / error if error else math.copysign(math.inf, estimate)
             rows.append(
                 CoefficientRow(
                     estimate=estimate,
@@ -131,7 +129,10 @@ class FisherIteration:
         Stop at a relative deviance change below `tolerance` as R's glm does (which leaves about
         4e-6 in the coefficients at 1e-8), or at a step whose largest entry is below it.
     tolerance : float
-        Above 0. Changes within the rounding of the deviance always count as none.
+        Above 0.
+    rounding : float
+        Relative error of the deviance, from 0: changes within it always count as none. Larger
+        where sums come in fixed point.
     max_rounds : int
         Rounds (calls of `advance`) after which the fit has failed; at least 2.
     start : (p,) float64, optional
@@ -147,7 +148,7 @@ class FisherIteration:
     finished : bool
         Whether `fit` can be called.
     rounds : int
-        Calls of `advance` so far.
+        Calls of `advance` so far; an iteration that goes on from another one can be set to its.
     halved : bool
         Whether the deviance had risen in the last round, and the step was halved.
     """
@@ -158,6 +159,7 @@ class FisherIteration:
         *,
         criterion: Criterion = "deviance",
         tolerance: float = 1e-8,
+        rounding: float = 1e-13,
         max_rounds: int = 25,
         start: FloatArray | None = None,
         has_converged: HasConverged | None = None,
@@ -165,6 +167,7 @@ class FisherIteration:
         self.family = family
         self.criterion = criterion
         self.tolerance = tolerance
+        self.rounding = rounding
         self.max_rounds = max_rounds
         self.coefficients = start
         self.finished = False
@@ -237,7 +240,7 @@ class FisherIteration:
             return False
         deviance = now.sums.deviance
         change = abs(deviance - before.sums.deviance) / (abs(deviance) + 0.1)
-        return change < max(self.tolerance, _ROUNDING)
+        return change < max(self.tolerance, self.rounding)
 
     def _begin(self, sums: FisherSums) -> None:
         self._at = np.zeros(len(sums.score))
@@ -249,7 +252,7 @@ class FisherIteration:
         if self._last is None:
             return False
         before = self._last.sums.deviance
-        return sums.deviance > before + _ROUNDING * (abs(before) + 0.1)
+        return sums.deviance > before + self.rounding * (abs(before) + 0.1)
 
     def _accept(self, at: FloatArray, sums: FisherSums) -> None:
         before = self._last
