@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedapp.report import figures, survival
+from fedapp.report import figures, roc_glm, survival
 from fedapp.report.ledger import Flow, format_bytes, format_ranges, site_traffic, sum_flows
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Page, Section, Table, render
 from fedapp.run_folder import RunFolder, RunRecord
@@ -42,7 +42,7 @@ class TaskReport(Protocol):
         """Draw the task's figures into `folder`; return its sections."""
 
 
-REPORTS: dict[str, TaskReport] = {"survival": survival}
+REPORTS: dict[str, TaskReport] = {"survival": survival, "roc-glm": roc_glm}
 """The report module of each task; a task without one gets the general parts."""
 
 _STATUS_WORDS = {
@@ -156,7 +156,7 @@ def _key_numbers(run: RunRecord, flows: Sequence[Flow]) -> list[KeyNumber]:
     rounds = run.summary.get("rounds", last)
     return [
         KeyNumber("Sites", str(run.summary.get("n-sites", len(traffic)))),
-        KeyNumber("Rounds", str(rounds)),
+        *([KeyNumber("Rounds", str(rounds))] if rounds else []),
         KeyNumber("Exchanges", str(run.summary.get("exchanges", exchanges))),
         KeyNumber("Data volume", format_bytes(int(volume))),
         KeyNumber("Runtime", format_duration(elapsed) if elapsed is not None else "–"),
