@@ -24,15 +24,21 @@ optional; what is absent is said to be, with the reason where the run tells one:
     }
 
 Points of the curve from counts go from (0, 0) to (1, 1). Numbers that do not exist are absent (a
-mapping) or null (a list); the summary may give the reason why a part is not there, as
-``no-calibration``, ``no-net-benefit``, ``no-confusion``, ``no-sites`` and ``no-roc-glm``. Of the
-summary the page reads ``auc``, ``auc-variance``, ``ci-lower``, ``ci-upper``, ``ci-degenerate``, ``no-interval`` (why there
-is none), ``auc-undebiased``, ``auc-roc-glm``, ``gamma-1``, ``gamma-2``, ``brier``, ``n-positive``,
-``n-negative``, ``dropped``, ``test-statistic``, ``p-value``,
-``rejected``, ``calibration-slope``, ``calibration-intercept``, ``observed-to-expected``,
-``i-squared``, ``heterogeneity-p``, ``deviance``, ``epsilon``, ``delta`` and ``privacy`` (the statement, printed as it stands); of the configuration ``roc-glm.release``,
-``.mode``, ``.alpha``, ``.null-auc``, ``.threshold``, ``.privacy-level`` and
-``.statistics-epsilon``.
+mapping) or null (a list).
+
+Keys of the summary that the page reads, all optional:
+
+- ``auc``, ``auc-variance``, ``ci-lower``, ``ci-upper``, ``auc-undebiased``, ``auc-roc-glm``,
+  ``gamma-1``, ``gamma-2``, ``deviance``, ``n-positive``, ``n-negative``;
+- ``test-statistic``, ``p-value``, ``rejected``; ``i-squared``, ``heterogeneity-p``;
+- ``brier``, ``calibration-slope``, ``calibration-intercept``, ``observed-to-expected``;
+- ``dropped`` (rows), ``ci-degenerate`` (the variance is 0);
+- ``epsilon``, ``delta``, ``privacy`` (the statement, printed as it stands);
+- why a part is not there: ``no-interval``, ``no-roc-glm``, ``no-roc``, ``no-sites``,
+  ``no-calibration``, ``no-net-benefit``, ``no-confusion``.
+
+Of the configuration it reads ``roc-glm.release``, ``.mode``, ``.alpha``, ``.null-auc``,
+``.threshold``, ``.privacy-level`` and ``.statistics-epsilon``.
 """
 
 from __future__ import annotations
