@@ -1,0 +1,260 @@
+"""The release of a ROC-GLM run at the server: what is asked for, and how replies are pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from strategies.membership import Refused
+from tasks.roc_glm.config import RocGlmConfig
+from tasks.roc_glm.counts import ClassCounts, DistinctCounts, pool_distinct
+from tasks.roc_glm.cut_points import planned_cuts
+from tasks.roc_glm.messages import ReleaseReply, SiteFacts
+from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
+from tasks.roc_glm.noisy_statistics import calibration_of, confusion_of
+from tasks.roc_glm.releases import NOISY_RELEASES, NoisyCounts, NoisyScores
+from tasks.roc_glm.rows import coding_faults
+from tasks.roc_glm.score_model import ScoreModel
+from tasks.roc_glm.sensitivity import pool_sensitivity
+from tasks.roc_glm.site_statistics import (
+    SiteStatistics,
+    StatisticsShape,
+    pool_statistics,
+    read_noisy_vector,
+)
+from tasks.roc_glm.small_sites import common_cuts
+from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.secure import split_reals
+
+LEAST_MASKED = 3
+"""Fewest sites of a masked sum: of two, each would learn the other's values."""
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """What sites are asked to release.
+
+    Attributes
+    ----------
+    config : RocGlmConfig
+    cuts : (M - 1,) float64
+        Cut points, after merging where every cell must have q rows; empty without cells.
+    is_probability : bool
+        Whether all scores of all sites lie in [0, 1].
+    sensitivity : float
+        Largest move of a score between neighbours.
+    noise : NoisePlan or None
+        None for releases without noise.
+    """
+
+    config: RocGlmConfig
+    cuts: FloatArray
+    is_probability: bool
+    sensitivity: float
+    noise: NoisePlan | None
+
+    @property
+    def shape(self) -> StatisticsShape:
+        """Of the statistics that come with the release."""
+        return StatisticsShape(1, self.config.calibration_bins if self.is_probability else 0)
+
+
+@dataclass(frozen=True)
+class PooledRelease:
+    """What the sites released, together.
+
+    Attributes
+    ----------
+    num_negative, num_positive : int
+    counts : ClassCounts or None
+        In cells, or at `levels`.
+    levels : (L,) float64
+        Distinct scores, of `exact`; empty otherwise.
+    by_site : dict of str to ClassCounts
+        Each site's own, where they came in clear.
+    noisy : NoisyCounts or None
+    scores : NoisyScores or None
+    statistics : SiteStatistics or None
+    """
+
+    num_negative: int
+    num_positive: int
+    counts: ClassCounts | None = None
+    levels: FloatArray = field(default_factory=lambda: np.empty(0))
+    by_site: Mapping[str, ClassCounts] = field(default_factory=dict)
+    noisy: NoisyCounts | None = None
+    scores: NoisyScores | None = None
+    statistics: SiteStatistics | None = None
+
+
+def plan_release(
+    config: RocGlmConfig, facts: Mapping[str, SiteFacts], model: ScoreModel | None
+) -> ReleasePlan:
+    """Settle what is asked for, from what sites told of themselves.
+
+    Raises
+    ------
+    Refused
+        If sites spell labels differently, sums are to be masked over fewer than three sites, or
+        no cut point is left. All faults at once.
+    """
+    faults = coding_faults({name: fact.coding for name, fact in facts.items()})
+    if config.masks_sums and len(facts) < LEAST_MASKED:
+        faults.append(_too_few_to_mask(config, len(facts)))
+    cuts = planned_cuts(config, model)
+    merges = config.privacy_level_of == "cell" and config.release in ("secure-counts", "binned")
+    if merges:
+        kept = [np.array(fact.kept_cuts, dtype=bool) for fact in facts.values()]
+        if any(len(bits) != len(cuts) for bits in kept):
+            faults.append("sites have other cut points than the server: cells cannot be merged")
+        elif not len(cuts := common_cuts(cuts, kept)):
+            faults.append(
+                f"privacy-level-of = 'cell': no cut point leaves {config.privacy_level} rows of a "
+                "class, or none, in every cell of every site; allowed are a smaller "
+                "roc-glm.privacy-level and privacy-level-of = 'class'"
+            )
+    if faults:
+        raise Refused(faults)
+    is_probability = all(fact.in_unit_interval for fact in facts.values())
+    sensitivity = config.sensitivity
+    if estimates := [f.sensitivity for f in facts.values() if f.sensitivity is not None]:
+        sensitivity = pool_sensitivity(estimates).sensitivity
+    noise = None
+    if config.release in NOISY_RELEASES:
+        noise = noise_plan(
+            config, score_sensitivity=sensitivity, cuts=cuts, is_probability=is_probability
+        )
+    return ReleasePlan(config, cuts, is_probability, sensitivity, noise)
+
+
+def pool_clear(
+    plan: ReleasePlan, replies: Mapping[str, ReleaseReply], facts: Mapping[str, SiteFacts]
+) -> PooledRelease:
+    """Pool what came in clear, in the order of site names."""
+    release, parts = plan.config.release, list(replies.values())
+    if release in ("noisy-counts", "noisy-histogram"):
+        reals = [np.concatenate([p.negative, p.positive, p.sums]) for p in parts]
+        total = np.asarray(np.sum(reals, axis=0), dtype=np.float64)
+        return _pooled_noisy(plan, total, [facts[name] for name in replies])
+    if release == "noisy-scores":
+        scores = NoisyScores(
+            *(
+                np.sort(np.concatenate([np.asarray(part, dtype=np.float64) for part in of_class]))
+                for of_class in ([p.negative for p in parts], [p.positive for p in parts])
+            )
+        )
+        return PooledRelease(len(scores.negative), len(scores.positive), scores=scores)
+    by_site = {
+        name: ClassCounts(p.negative.astype(np.int64), p.positive.astype(np.int64))
+        for name, p in replies.items()
+    }
+    statistics = pool_statistics(
+        SiteStatistics.from_vectors(part.counts, part.sums, plan.shape) for part in parts
+    )
+    if release == "exact":
+        distinct = pool_distinct(
+            [DistinctCounts(replies[name].levels, counts) for name, counts in by_site.items()]
+        )
+        counts, levels = distinct.counts, distinct.levels
+    else:
+        counts, levels = sum_counts(list(by_site.values())), np.empty(0)
+    return PooledRelease(
+        counts.num_negative,
+        counts.num_positive,
+        counts=counts,
+        levels=levels,
+        by_site=by_site,
+        statistics=statistics,
+    )
+
+
+def pool_masked(
+    plan: ReleasePlan, sums: IntArray, facts: Mapping[str, SiteFacts], names: Sequence[str]
+) -> PooledRelease:
+    """Read the sums over sites that came under masks."""
+    number = len(names)
+    if plan.config.release != "secure-counts":
+        total = split_reals.join(sums, num_sites=number)
+        return _pooled_noisy(plan, total, [facts[name] for name in names])
+    cells, shape = len(plan.cuts) + 1, plan.shape
+    if len(sums) != 2 * cells + shape.num_counts + 2 * shape.num_sums:
+        raise ValueError("masked sums of another length than asked for")
+    ends = np.cumsum([cells, cells, shape.num_counts])
+    negative, positive, whole, reals = np.split(sums, ends)
+    counts = ClassCounts(negative, positive)
+    statistics = SiteStatistics.from_vectors(
+        whole, split_reals.join(reals, num_sites=number), shape
+    )
+    return PooledRelease(
+        counts.num_negative, counts.num_positive, counts=counts, statistics=statistics
+    )
+
+
+def reply_faults(plan: ReleasePlan, reply: ReleaseReply) -> None:
+    """Raise ValueError if a site's release is not of the form that was asked for."""
+    release, shape = plan.config.release, plan.shape
+    if release == "noisy-scores":
+        return
+    lengths = {"exact": len(reply.levels), "noisy-counts": len(plan.cuts)}
+    expected = lengths.get(release, len(plan.cuts) + 1)
+    if (len(reply.negative), len(reply.positive)) != (expected, expected):
+        raise ValueError("counts of another length than asked for")
+    if release in NOISY_RELEASES:
+        per_class = 1 + 2 * shape.bins + shape.thresholds
+        has_statistics = plan.noise is not None and plan.noise.statistics is not None
+        if len(reply.sums) != (2 * per_class if has_statistics else 0):
+            raise ValueError("noisy statistics of another length than asked for")
+        return
+    if reply.negative.dtype.kind != "i" or reply.positive.dtype.kind != "i":
+        raise ValueError("counts that are no whole numbers")
+    if (np.diff(reply.levels) <= 0).any():
+        raise ValueError("levels that do not ascend")
+    if min(reply.negative.min(initial=0), reply.positive.min(initial=0)) < 0:
+        raise ValueError("counts below 0")
+    SiteStatistics.from_vectors(reply.counts, reply.sums, shape)
+
+
+def sum_counts(sites: Sequence[ClassCounts]) -> ClassCounts:
+    """Sum of counts in the same cells; at least one."""
+    first, *others = sites
+    for other in others:
+        first = first + other
+    return first
+
+
+def _pooled_noisy(
+    plan: ReleasePlan, total: FloatArray, facts: Sequence[SiteFacts]
+) -> PooledRelease:
+    sizes = [
+        sum(size or 0 for size in of_class)
+        for of_class in ([f.num_negative for f in facts], [f.num_positive for f in facts])
+    ]
+    length = len(plan.cuts) + (plan.config.release == "noisy-histogram")
+    noisy = NoisyCounts(total[:length], total[length : 2 * length])
+    statistics = None
+    if plan.noise is not None and plan.noise.statistics is not None:
+        negative, positive = read_noisy_vector(total[2 * length :], plan.shape)
+        n0, n1 = sizes
+        statistics = SiteStatistics(
+            confusion_of(negative, positive, num_negative=n0, num_positive=n1),
+            calibration_of(negative, positive, num_negative=n0, num_positive=n1),
+        )
+    return PooledRelease(sizes[0], sizes[1], noisy=noisy, statistics=statistics)
+
+
+def _too_few_to_mask(config: RocGlmConfig, number: int) -> str:
+    sites = "1 site takes" if number == 1 else f"{number} sites take"
+    what = "secure = true" if config.secure else "release = 'secure-counts'"
+    others = (
+        "secure = false"
+        if config.secure
+        else "release = 'binned' (each site's counts in clear), 'noisy-counts' or "
+        "'noisy-histogram' (counts with noise), 'noisy-scores', and 'exact' (with "
+        "allow-score-disclosure = true)"
+    )
+    return (
+        f"{what} needs {LEAST_MASKED} sites or more (of two, each would learn the other's counts "
+        f"from the sum), and {sites} part; allowed with fewer: {others}"
+    )
