@@ -63,7 +63,6 @@ from fedapp.report.roc_glm_words import (
     confidence,
     discrimination_words,
     level,
-    mode_words,
     patients_words,
     privacy_words,
     spent_words,
@@ -82,8 +81,7 @@ def key_numbers(run: RunRecord) -> list[KeyNumber]:
     return [
         KeyNumber("AUC", *auc_words(run)),
         KeyNumber("Patients", *patients_words(summary)),
-        KeyNumber("Release", str(run.setting("roc-glm.release", "–")), mode_words(run)),
-        KeyNumber("Privacy spent", *spent_words(run)),
+        KeyNumber("Release", str(run.setting("roc-glm.release", "–")), spent_words(run)),
     ]
 
 
@@ -162,7 +160,7 @@ def _roc(run: RunRecord, curves: Mapping[str, Any], folder: Path) -> Figure | Ab
         fault = (fault if roc and roc.get("false-positive-rate") else "") or _lengths_fault(
             smooth, "false-positive-rate", "true-positive-rate", *band
         )
-    if roc is None or fault:
+    if not roc or fault:
         return _absent(folder, name, "ROC curve", fault or _why(run, curves, "roc"))
     caption = "ROC curve. "
     if roc.get("false-positive-rate"):
@@ -320,7 +318,7 @@ def _why(run: RunRecord, curves: Mapping[str, Any], key: str) -> str:
         if key != "confusion":
             return "it needs scores that are probabilities, in [0, 1]"
     if key == "sites":
-        return f"under {release} the server does not get it"
+        return f"under {release} no site sends its own"
     return f"{CURVES} does not hold it"
 
 

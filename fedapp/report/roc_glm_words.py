@@ -41,21 +41,15 @@ def patients_words(summary: Mapping[str, Any]) -> tuple[str, str]:
     return number(positive + negative), f"{number(positive)} positive, {number(negative)} negative"
 
 
-def mode_words(run: RunRecord) -> str:
-    """How the ROC-GLM was fitted."""
-    mode = run.setting("roc-glm.mode")
-    return f"mode {mode}" if mode else ""
-
-
-def spent_words(run: RunRecord) -> tuple[str, str]:
+def spent_words(run: RunRecord) -> str:
     """Privacy spent: epsilon, and delta."""
     summary = run.summary
     if "epsilon" in summary:
-        delta = f"δ = {summary['delta']:.3g}" if "delta" in summary else ""
-        return f"ε = {summary['epsilon']:.3g}", delta
+        delta = f", δ\u00a0=\u00a0{summary['delta']:.3g}" if "delta" in summary else ""
+        return f"privacy spent: ε\u00a0=\u00a0{summary['epsilon']:.3g}{delta}"
     if run.setting("roc-glm.release") in NOISY:
-        return "–", "not recorded"
-    return "none", "no noise; see below"
+        return "privacy spent: not recorded"
+    return "no noise, no ε"
 
 
 def discrimination_words(run: RunRecord) -> list[str]:
@@ -81,7 +75,7 @@ def test_words(run: RunRecord) -> list[str]:
         return []
     null, alpha = run.setting("roc-glm.null-auc", 0.5), run.setting("roc-glm.alpha", 0.05)
     p_value = summary["p-value"]
-    p_words = "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.4f}"
+    p_words = "p\u00a0<\u00a00.0001" if p_value < 1e-4 else f"p\u00a0=\u00a0{p_value:.4f}"
     z_words = f"z = {summary['test-statistic']:.2f}, " if "test-statistic" in summary else ""
     verdict = "is rejected" if summary.get("rejected", p_value < alpha) else "is not rejected"
     return [
