@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,15 @@ def test_a_file_gives_back_every_digit(
     model = ScoreModel.from_json(json.dumps(document))
     again = json.loads(ScoreModel.from_json(model.to_json()).to_json())
     assert {key: again[key] for key in document} == document
+
+
+def test_the_file_of_the_guide_is_read() -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "roc-glm.md").read_text(encoding="utf-8")
+    model = ScoreModel.from_json(guide.partition("```json")[2].partition("```")[0])
+    assert (model.kind, model.features) == ("logistic", ("age", "size"))
+    expected = 1 / (1 + np.exp(2.1 - 0.03 * 50 - 0.4 * 2))
+    frame = pd.DataFrame({"size": [2], "age": [50]})
+    np.testing.assert_allclose(model.predict(frame), [expected], rtol=1e-14)
 
 
 # -- what a file may not be -----------------------------------------------------------------------
