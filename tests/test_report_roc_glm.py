@@ -165,6 +165,14 @@ def test_suppressed_rows_are_counted(tmp_path: Path) -> None:
     assert f"Left out: {suppressed} rows in bins of which their site has fewer than 5." in text
 
 
+def test_confusion_table_without_small_sites(tmp_path: Path) -> None:
+    table = {"threshold": 0.4, "suppressed": 80, "accuracy": 0.8125}
+    text = words_of(make_run(tmp_path, document={"confusion": table}))
+    assert "At the threshold 0.4" in text
+    assert "Left out: 80 rows of sites at which a cell of the table has fewer than 5 rows." in text
+    assert "accuracy 0.81" in text
+
+
 # -- what is not there ----------------------------------------------------------------------------
 
 
@@ -180,7 +188,8 @@ def test_an_empty_document(tmp_path: Path) -> None:
 def test_no_statistics_without_a_budget(tmp_path: Path) -> None:
     keys = ("calibration", "net-benefit", "confusion")
     text = words_of(make_run(tmp_path, release="noisy-counts", without=keys))
-    for title in ("calibration curve", "decision curve", "confusion table"):
+    assert "No decision curve: it needs scores that are probabilities, in [0, 1]." in text
+    for title in ("calibration curve", "confusion table"):
         words = "under noisy-counts it has a budget of its own, statistics-epsilon, which is 0."
         assert f"No {title}: {words}" in text
 

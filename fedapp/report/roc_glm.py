@@ -16,7 +16,8 @@ optional; what is absent is said to be, with the reason where the run tells one:
       "net-benefit": {"threshold": [...], "model": [...], "treat-all": [...]},
       "confusion": {
         "threshold": 0.5, "true-positive": 1, "false-positive": 1, "true-negative": 1,
-        "false-negative": 1, "sensitivity": 0.5, "specificity": 0.5, "ppv": 0.5, "npv": 0.5
+        "false-negative": 1, "sensitivity": 0.5, "specificity": 0.5, "ppv": 0.5, "npv": 0.5,
+        "accuracy": 0.5, "suppressed": 0
       },
       "sites": [{"site": "north", "auc": 0.9, "lower": 0.8, "upper": 0.95,
                  "n-positive": 40, "n-negative": 60}],              # where A1 allows
@@ -29,7 +30,8 @@ mapping) or null (a list).
 Keys of the summary that the page reads, all optional:
 
 - ``auc``, ``auc-variance``, ``ci-lower``, ``ci-upper``, ``auc-undebiased``, ``auc-roc-glm``,
-  ``gamma-1``, ``gamma-2``, ``deviance``, ``n-positive``, ``n-negative``;
+  ``auc-roc-glm-undebiased``, ``gamma-1``, ``gamma-2``, ``deviance``, ``n-positive``,
+  ``n-negative``;
 - ``test-statistic``, ``p-value``, ``rejected``; ``i-squared``, ``heterogeneity-p``;
 - ``brier``, ``calibration-slope``, ``calibration-intercept``, ``observed-to-expected``;
 - ``dropped`` (rows), ``ci-degenerate`` (the variance is 0);
@@ -276,6 +278,11 @@ def _threshold_section(run: RunRecord, curves: Mapping[str, Any]) -> Section:
         return Section("At the threshold", figures=[Absent(f"No confusion table: {why}.")])
     threshold = content.get("threshold", run.setting("roc-glm.threshold"))
     words = "A score above the threshold predicts positive."
+    if content.get("suppressed"):
+        words += (
+            f" Left out: {number(content['suppressed'])} rows of sites at which a cell of the "
+            f"table has fewer than {run.setting('roc-glm.privacy-level', 'privacy-level')} rows."
+        )
     return Section(
         f"At the threshold {threshold:g}" if threshold is not None else "At the threshold",
         paragraphs=[words],
@@ -304,7 +311,7 @@ def _pooled_section(run: RunRecord, curves: Mapping[str, Any]) -> Section:
 
 def _why(run: RunRecord, curves: Mapping[str, Any], key: str) -> str:
     """Say why a part of ``roc.json`` is not there."""
-    if run.summary.get("status") == "not-estimable" or run.status.get("status") != "ok":
+    if "auc" not in run.summary:
         return "the run has no result"
     if not curves:
         return f"the run folder has no {CURVES}"
@@ -312,11 +319,11 @@ def _why(run: RunRecord, curves: Mapping[str, Any], key: str) -> str:
     if reason:
         return str(reason)
     release = run.setting("roc-glm.release")
-    if key in ("calibration", "net-benefit", "confusion"):
-        if release in NOISY[1:] and not run.setting("roc-glm.statistics-epsilon", 0.0):
-            return f"under {release} it has a budget of its own, statistics-epsilon, which is 0"
-        if key != "confusion":
-            return "it needs scores that are probabilities, in [0, 1]"
+    without_budget = release in NOISY[1:] and not run.setting("roc-glm.statistics-epsilon", 0.0)
+    if without_budget and key in ("calibration", "confusion"):
+        return f"under {release} it has a budget of its own, statistics-epsilon, which is 0"
+    if key in ("calibration", "net-benefit"):
+        return "it needs scores that are probabilities, in [0, 1]"
     if key == "sites":
         return f"under {release} no site sends its own"
     return f"{CURVES} does not hold it"

@@ -41,6 +41,7 @@ def _estimates(level: float) -> list[tuple[str, str, str]]:
         ("upper bound", "ci-upper", f"of the {100 * level:g} % confidence interval"),
         ("variance of the AUC", "auc-variance", "DeLong, and that of the noise where there is any"),
         ("AUC of the ROC-GLM", "auc-roc-glm", "area under the fitted curve, Φ(γ1 / √(1 + γ2²))"),
+        ("with the noise in it", "auc-roc-glm-undebiased", "AUC of the ROC-GLM on noisy scores"),
         ("γ1", "gamma-1", "ROC(t) = Φ(γ1 + γ2 Φ⁻¹(t)); no standard errors, see the guide"),
         ("γ2", "gamma-2", "1: both classes spread alike"),
         ("deviance", "deviance", "of the ROC-GLM, over all responses"),
