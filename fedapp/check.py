@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 
 from fedapp import run_config
 from fedapp.run_config import RunConfig, Value
+from strategies.membership import Refused
+from strategies.roc_glm_release import LEAST_MASKED
 from tasks.site.faults import SiteFault
 
 
@@ -72,22 +74,43 @@ def check_environment() -> list[Finding]:
 
 def _check_data(config: RunConfig, num_sites: int) -> list[Finding]:
     """Read and check every simulated site's rows as the sites themselves will."""
-    from fedapp.client_app import prepare_survival_site
-
+    describe, least = _describe_survival_site, config.general.min_sites
+    needed = f"min-sites is {least}"
+    if config.general.task == "roc-glm":
+        describe = _describe_roc_glm_site
+        if config.roc_glm.masks_sums and least < LEAST_MASKED:
+            least, needed = LEAST_MASKED, f"sums under masks need {LEAST_MASKED}"
     findings = []
     for part in range(num_sites):
-        node = {"partition-id": part, "num-partitions": num_sites}
+        node: dict[str, Value] = {"partition-id": part, "num-partitions": num_sites}
         try:
-            site = prepare_survival_site(node, config)
+            findings.append(Finding(True, f"site-{part}", describe(node, config)))
         except SiteFault as fault:
             findings += [Finding(False, f"site-{part}", reason) for reason in fault.reasons]
-            continue
-        words = (
-            f"{len(site.training)} training rows, {int(site.training.event.sum())} events, "
-            f"{len(site.evaluation)} evaluation rows, {len(site.training.feature_names)} features"
-        )
-        findings.append(Finding(True, site.name, words))
-    if num_sites < config.general.min_sites:
-        words = f"{num_sites}, min-sites is {config.general.min_sites}"
-        findings.append(Finding(False, "sites", words))
+        except Refused as refused:
+            return [Finding(False, "configuration", reason) for reason in refused.faults]
+    if num_sites < least:
+        findings.append(Finding(False, "sites", f"{num_sites}, {needed}"))
     return findings
+
+
+def _describe_survival_site(node: Mapping[str, Value], config: RunConfig) -> str:
+    from fedapp.client_app import prepare_survival_site
+
+    site = prepare_survival_site(node, config)
+    return (
+        f"{len(site.training)} training rows, {int(site.training.event.sum())} events, "
+        f"{len(site.evaluation)} evaluation rows, {len(site.training.feature_names)} features"
+    )
+
+
+def _describe_roc_glm_site(node: Mapping[str, Value], config: RunConfig) -> str:
+    from fedapp.client_app import prepare_roc_glm_site
+    from fedapp.roc_glm_run import model_text
+
+    rows = prepare_roc_glm_site(node, config, model=model_text(config.roc_glm.model)).rows
+    inside = "" if rows.in_unit_interval else "not "
+    return (
+        f"{rows.num_positive} positives, {rows.num_negative} negatives, {rows.dropped} rows left "
+        f"out, scores {inside}all in [0, 1]"
+    )

@@ -15,8 +15,10 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.hosted_sites import each_hosted_site
 from tasks.site.client import answering_faults, introduce
 from tasks.site.faults import SiteFault
+from tasks.site.messages import TaskPart
 
 if TYPE_CHECKING:
+    from tasks.roc_glm.client import RocGlmSite
     from tasks.survival.client import SurvivalSite
 
 app = ClientApp(mods=[each_hosted_site])
@@ -30,11 +32,13 @@ def hello(message: Message, context: Context) -> Message:
     """Say who this site is, which code it runs, and whether its data fit the run."""
     from fedapp.site_data import site_name
 
+    is_roc_glm = context.run_config.get("task") == "roc-glm"
     return introduce(
         message,
         fingerprint=code_fingerprint(),
         site_name=lambda: site_name(context.node_config),
-        check_data=lambda: _survival_site(context),
+        check_data=lambda: None if is_roc_glm else _survival_site(context),
+        task_part=lambda: _introduce_roc_glm(message, context) if is_roc_glm else TaskPart(),
     )
 
 
@@ -74,6 +78,33 @@ def survival_curves(message: Message, context: Context) -> Message:
     return client.curves(message, _survival_site(context))
 
 
+@app.query("roc_glm_release")
+@answering_faults
+def roc_glm_release(message: Message, context: Context) -> Message:
+    """Release the survivor functions of this site's scores as the configuration lets them leave."""
+    from tasks.roc_glm import client
+
+    return client.release(message, _roc_glm_site(context), context)
+
+
+@app.query("roc_glm_counts")
+@answering_faults
+def roc_glm_counts(message: Message, context: Context) -> Message:
+    """Sum this site's positives under the pooled survivor function of the negatives."""
+    from tasks.roc_glm import client
+
+    return client.counts(message, _roc_glm_site(context), context)
+
+
+@app.query("roc_glm_fisher")
+@answering_faults
+def roc_glm_fisher(message: Message, context: Context) -> Message:
+    """Sum score vector, information and deviance of the ROC-GLM over this site's positives."""
+    from tasks.roc_glm import client
+
+    return client.fisher(message, _roc_glm_site(context), context)
+
+
 def _survival_site(context: Context) -> SurvivalSite:
     return _read_survival_site(
         context.run_id,
@@ -92,9 +123,41 @@ def _read_survival_site(run_id: int, node_items: Items, run_items: Items) -> Sur
     return prepare_survival_site(dict(node_items), config)
 
 
+def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
+    from tasks.roc_glm import client, site_state
+    from tasks.site.messages import HelloRequest
+
+    model = HelloRequest.from_record(message.content).task.get("model")
+    if model:
+        site_state.remember_model(context, str(model))
+    return client.introduction(_roc_glm_site(context), context)
+
+
+def _roc_glm_site(context: Context) -> RocGlmSite:
+    from tasks.roc_glm import site_state
+
+    return _read_roc_glm_site(
+        context.run_id,
+        tuple(sorted(context.node_config.items())),
+        tuple(sorted(context.run_config.items())),
+        site_state.known_model(context),
+    )
+
+
+@lru_cache(maxsize=512)
+def _read_roc_glm_site(run_id: int, node_items: Items, run_items: Items, model: str) -> RocGlmSite:
+    """Read a site's rows once a process and run; without the cache the result is the same."""
+    try:
+        config = run_config.read(dict(run_items))
+    except run_config.ConfigError as error:
+        raise SiteFault("bad-configuration", *error.faults) from None
+    return prepare_roc_glm_site(dict(node_items), config, model=model)
+
+
 def forget_sites() -> None:
     """Let go of the rows that this process has read for simulated sites."""
     _read_survival_site.cache_clear()
+    _read_roc_glm_site.cache_clear()
 
 
 def prepare_survival_site(
@@ -126,5 +189,48 @@ def prepare_survival_site(
         event=survival.event or (bundled.event if bundled else "event"),
         config=survival,
         seed=config.general.seed,
+        noise_seed=config.general.seed if config.general.seeded_noise else None,
+    )
+
+
+def prepare_roc_glm_site(
+    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig, *, model: str = ""
+) -> RocGlmSite:
+    """Read and check the rows of a node for the ROC-GLM task.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Of the node.
+    config : RunConfig
+    model : str
+        Model file that the server sent; ``""``: the rows have scores.
+
+    Raises
+    ------
+    SiteFault
+        With everything that is wrong with the node's configuration or rows.
+    """
+    from fedapp import site_data
+    from tasks.roc_glm.client import RocGlmSite
+    from tasks.roc_glm.score_model import ScoreModel
+
+    roc_glm = config.roc_glm
+    frame = site_data.load_frame(
+        node_config, data=roc_glm.data, partition="iid", seed=config.general.seed
+    )
+    bundled = site_data.bundled_set(node_config, data=roc_glm.data)
+    classifier = ScoreModel.from_json(model) if model else None
+    quantiles_of = classifier
+    if quantiles_of is None and bundled is not None and bundled.classifier is not None:
+        quantiles_of = bundled.classifier()
+    return RocGlmSite.prepare(
+        frame,
+        name=site_data.site_name(node_config),
+        label=roc_glm.label or (bundled.label if bundled else "") or "label",
+        score=roc_glm.score or (bundled.score if bundled else "") or "score",
+        config=roc_glm,
+        model=classifier,
+        quantiles_of=quantiles_of,
         noise_seed=config.general.seed if config.general.seeded_noise else None,
     )

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from tasks.roc_glm.config import RocGlmConfig
 from tasks.survival.config import SurvivalConfig
 
 Value = bool | int | float | str
@@ -35,7 +36,7 @@ class GeneralConfig(BaseModel):
         populate_by_name=True,
     )
 
-    task: Annotated[Literal["survival"], Field(description="what to run")] = "survival"
+    task: Annotated[Literal["survival", "roc-glm"], Field(description="what to run")] = "survival"
     seed: Annotated[
         int, Field(ge=0, lt=2**63, description="seed of partitions, initial models and batches")
     ] = 0
@@ -68,7 +69,7 @@ class GeneralConfig(BaseModel):
     report: Annotated[bool, Field(description="make figures and report.html at the end")] = True
 
 
-TASK_CONFIGS: dict[str, type[BaseModel]] = {"survival": SurvivalConfig}
+TASK_CONFIGS: dict[str, type[BaseModel]] = {"survival": SurvivalConfig, "roc-glm": RocGlmConfig}
 """The configuration model of each task; its keys carry the task's name as prefix."""
 
 
@@ -96,10 +97,13 @@ class RunConfig:
         What every task has.
     survival : SurvivalConfig
         Settings of the survival task.
+    roc_glm : RocGlmConfig
+        Settings of the ROC-GLM task.
     """
 
     general: GeneralConfig
     survival: SurvivalConfig
+    roc_glm: RocGlmConfig
 
     def flat(self) -> dict[str, Value]:
         """Return every key that concerns the chosen task, with its value."""
@@ -115,6 +119,7 @@ class RunConfig:
     def _models(self) -> Iterator[tuple[str, BaseModel]]:
         yield "", self.general
         yield "survival", self.survival
+        yield "roc-glm", self.roc_glm
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
         config = RunConfig(
             general=typing.cast(GeneralConfig, models[""]),
             survival=typing.cast(SurvivalConfig, models["survival"]),
+            roc_glm=typing.cast(RocGlmConfig, models["roc-glm"]),
         )
         faults.extend(_combination_faults(config))
     if faults:
@@ -278,8 +284,12 @@ def _allowed(info: FieldInfo) -> str:
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
     allowed = {key.field.replace("_", "-"): key for key in all_keys() if key.task == prefix}
-    lines = []
+    lines: list[str] = []
     for fault in error.errors(include_url=False):
+        if not fault["loc"]:  # keys that contradict each other, each line of which names one
+            words = fault["msg"].removeprefix("Value error, ")
+            lines.extend(f"{prefix}.{line}" for line in words.split("; "))
+            continue
         key = allowed[str(fault["loc"][0])]
         value: Any = fault["input"]
         lines.append(f"{key.name} = {value!r}: must be {key.allowed}")

@@ -12,21 +12,32 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedapp import run_config, survival_run
+from fedapp import roc_glm_run, run_config, survival_run
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
 from fedapp.run_config import RunConfig, Value
 from fedapp.run_folder import RunFolder
-from strategies.exchange import Exchange, TooFewSites
+from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
 from strategies.survival import NotEstimable
+from tasks.roc_glm.not_estimable import NotEstimable as RocGlmNotEstimable
+from tasks.site.faults import SiteFault
 
 app = ServerApp()
 
 TaskRun = Callable[[Exchange, RunConfig, RunFolder], dict[str, Any]]
 
-TASKS: dict[str, TaskRun] = {"survival": survival_run.run}
-"""What runs a task over an Exchange, writes its files and returns the summary."""
+TASKS: dict[str, TaskRun] = {"survival": survival_run.run, "roc-glm": roc_glm_run.run}
+"""What runs a task over an Exchange, writes its files and returns the summary.
+
+A summary with a ``status`` of its own says that some number does not exist, and in ``reason`` why.
+"""
+
+DISCLOSURES: dict[str, Callable[[RunConfig], Mapping[str, Disclosure]]] = {
+    "survival": lambda config: survival_run.DISCLOSURES,
+    "roc-glm": roc_glm_run.disclosures,
+}
+"""Ledger words of a task's messages."""
 
 
 class RunEnded(RuntimeError):
@@ -81,19 +92,26 @@ def run_task(
         with_hosted_sites(grid, config.general.num_sites),
         timeout=config.general.timeout,
         min_sites=config.general.min_sites,
-        disclosures=survival_run.DISCLOSURES,
+        disclosures=DISCLOSURES[config.general.task](config),
     )
     status, reason, summary = "failed", "", {}
     try:
         summary = TASKS[config.general.task](exchange, config, folder)
-        status = "ok"
+        status = summary.pop("status", "ok")
+        if status != "ok":
+            reason = ": ".join(str(summary[key]) for key in ("reason", "detail"))
     except NotEstimable as end:
         status, reason = "not-estimable", str(end)
+    except RocGlmNotEstimable as end:
+        status, reason = "not-estimable", str(end)
+        summary = {"reason": end.reason, "detail": end.detail}
     except Refused as end:
         status, reason = "refused", str(end)
     except TooFewSites as end:
         begun = exchange.count > 1
         status, reason = "failed" if begun else "refused", str(end)
+    except SiteFault as fault:  # of masked sums and keys, in words that may be said
+        status, reason = "failed", str(fault)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         log(ERROR, "the run failed", exc_info=error)
@@ -135,7 +153,7 @@ def _end(
             "faults": [str(fault) for fault in exchange.faults],
         }
     if reason:
-        common["reason"] = reason
+        common["reason"] = summary.get("reason", reason)
         log(ERROR, "%s: %s", status, reason)
     folder.finish(status, reason, {**summary, **common})
     return folder.path

@@ -180,7 +180,7 @@ def simulate(
     Parameters
     ----------
     task : str
-        ``"survival"``.
+        ``"survival"`` or ``"roc-glm"``.
     sites : sequence of DataFrame, optional
         One a site; None: the data of the configuration (the task's bundled data set by default)
         dealt to `num_sites` sites.

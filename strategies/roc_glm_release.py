@@ -104,8 +104,7 @@ def plan_release(
     if config.masks_sums and len(facts) < LEAST_MASKED:
         faults.append(_too_few_to_mask(config, len(facts)))
     cuts = planned_cuts(config, model)
-    merges = config.privacy_level_of == "cell" and config.release in ("secure-counts", "binned")
-    if merges:
+    if config.merges_cells:
         kept = [np.array(fact.kept_cuts, dtype=bool) for fact in facts.values()]
         if any(len(bits) != len(cuts) for bits in kept):
             faults.append("sites have other cut points than the server: cells cannot be merged")

@@ -102,6 +102,7 @@ class RocGlmSite:
         score: str,
         config: RocGlmConfig,
         model: ScoreModel | None = None,
+        quantiles_of: ScoreModel | None = None,
         noise_seed: int | None = None,
     ) -> RocGlmSite:
         """Read a site's table, and check it against the privacy level.
@@ -117,6 +118,8 @@ class RocGlmSite:
         config : RocGlmConfig
         model : ScoreModel, optional
             Predicts the scores.
+        quantiles_of : ScoreModel, optional
+            Whose training quantiles are the cut points, where the configuration says so.
         noise_seed : int, optional
             Of protecting noise.
 
@@ -132,7 +135,7 @@ class RocGlmSite:
             raise SiteFault("scores-outside-unit-interval", unit_interval_fault(config.release))
         if short := class_shortfalls(rows, config.privacy_level):
             raise SiteFault(SMALL_SITE, *(f"roc-glm.{rule}" for rule in short))
-        cuts = planned_cuts(config, model)
+        cuts = planned_cuts(config, quantiles_of or model)
         estimate = None
         if config.estimate_sensitivity and config.release in NOISY_RELEASES:
             estimate = table_sensitivity(
@@ -153,7 +156,7 @@ class RocGlmSite:
         if self.config.release == "secure-counts":
             sizes = None, None
         kept: tuple[bool, ...] = ()
-        if self.config.privacy_level_of == "cell" and len(self.cuts):
+        if self.config.merges_cells:
             counts = count_in_cells(self.rows, self.cuts)
             kept = tuple(map(bool, keepable_cuts(counts, self.config.privacy_level)))
         return SiteFacts(

@@ -192,6 +192,12 @@ class RocGlmConfig(BaseModel):
         return self.release == "secure-counts" or self.secure
 
     @property
+    def merges_cells(self) -> bool:
+        """Whether cells are merged until each has q rows of a class, or none, at every site."""
+        by_cell = self.privacy_level_of == "cell"
+        return by_cell and self.release in ("secure-counts", "binned")
+
+    @property
     def feature_columns(self) -> list[str]:
         """Names of the feature columns; empty where the model names them."""
         return [part.strip() for part in self.features.split(",") if part.strip()]

@@ -95,9 +95,11 @@ def _scores(
 
 
 def _is_real(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "c"
+    return bool(pd.api.types.is_numeric_dtype(column.dtype)) and column.dtype.kind != "c"
 
 
 def _labels(column: pd.Series) -> Iterable[Any]:
     # Numbers as an array, which is spelled a thousand times faster.
-    return column.to_numpy() if column.dtype.kind in "biuf" else column.tolist()
+    is_number = column.dtype.kind in "biuf"
+    labels: Iterable[Any] = column.to_numpy() if is_number else column.tolist()
+    return labels
