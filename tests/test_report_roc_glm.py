@@ -121,6 +121,7 @@ def test_privacy_statement_is_printed_as_it_stands(tmp_path: Path) -> None:
     assert words in text
     assert "Release noisy-counts privacy spent: ε = 0.987, δ = 1e-05" in text
     assert "the interval takes the noise into account" in text
+    assert "the noise is not in it" in text
     assert "Wilson" not in text  # the counts of the bins carry noise
 
 
@@ -145,7 +146,11 @@ def test_no_privacy_statement_is_said_to_be_missing(tmp_path: Path) -> None:
         ),
         ({"i-squared": 0.42, "heterogeneity-p": 0.0321}, (), "I² = 42 %, Cochran's Q test p = 0.0"),
         ({"auc-undebiased": 0.87654}, (), "AUC with the noise in it 0.87654"),
-        ({"calibration-slope": 0.912}, (), "calibration slope 0.912"),
+        (
+            {"calibration-slope": 0.912},
+            ("brier", "observed-to-expected"),
+            "Calibration slope 0.912. A well calibrated model",
+        ),
     ],
 )
 def test_words_of_the_summary(

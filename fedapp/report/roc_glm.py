@@ -174,6 +174,8 @@ def _roc(run: RunRecord, curves: Mapping[str, Any], folder: Path) -> Figure | Ab
         caption += (
             f"ROC-GLM: the fitted binormal curve with its pointwise {100 * level(run):g} % band. "
         )
+        if run.setting("roc-glm.release") in NOISY:
+            caption += "The band is that of the patients; the noise is not in it. "
     elif run.summary.get("no-roc-glm"):
         caption += f"No fitted curve: {run.summary['no-roc-glm']}. "
     svg = figures.draw(folder, name, lambda axes: roc_glm_figures.draw_roc(axes, roc), height=4.8)

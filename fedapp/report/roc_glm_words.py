@@ -111,7 +111,7 @@ def calibration_words(run: RunRecord) -> list[str]:
     if not parts:
         return []
     return [
-        f"{', '.join(parts)}. A well calibrated model has slope 1, intercept 0 and as many "
+        f"{parts[0][0].upper()}{', '.join(parts)[1:]}. A well calibrated model has slope 1, intercept 0 and as many "
         "positives as its scores add up to."
     ]
 
