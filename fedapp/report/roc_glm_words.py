@@ -110,9 +110,10 @@ def calibration_words(run: RunRecord) -> list[str]:
     ]
     if not parts:
         return []
+    numbers = ", ".join(parts)
     return [
-        f"{parts[0][0].upper()}{', '.join(parts)[1:]}. A well calibrated model has slope 1, intercept 0 and as many "
-        "positives as its scores add up to."
+        f"{numbers[0].upper()}{numbers[1:]}. A well calibrated model has slope 1, intercept 0 and "
+        "as many positives as its scores add up to."
     ]
 
 
