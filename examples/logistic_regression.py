@@ -35,8 +35,9 @@ def fisher_scoring(message: Message, context: Context) -> Message:
 
 
 def tell(iteration: Iteration) -> None:
-    """Print what an iteration gave."""
-    print(f"iteration {iteration.number}: deviance {iteration.deviance:.6f}")
+    """Print the deviance at the coefficients of an iteration; the first one has none yet."""
+    if iteration.evaluated is not None:
+        print(f"iteration {iteration.number}: deviance {iteration.deviance:.6f}")
 
 
 def main() -> None:

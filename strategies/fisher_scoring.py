@@ -286,7 +286,7 @@ class FisherScoring(Strategy):
             If it is malformed; the site is then lost.
         """
         reply = FisherReply.from_record(content)
-        coefficients = self._iteration.coefficients
+        coefficients = self.coefficients
         if coefficients is None and not is_finite(reply.sums):
             raise ValueError("a start that is not finite")
         if coefficients is not None and len(coefficients) != reply.sums.score.size:
@@ -302,6 +302,11 @@ class FisherScoring(Strategy):
             What :meth:`parse_reply` returned, by site name and in the order of names. Sites that
             are not in it were lost. Where their answers are needed to read the sum, a subclass
             may :meth:`ask_again` those that are left, or raise.
+
+        Returns
+        -------
+        FisherSums
+            Over all sites that take part. The deviance of a start is not looked at.
         """
         sizes = {name: reply.sums.score.size for name, reply in replies.items()}
         if len(set(sizes.values())) > 1:
@@ -335,6 +340,11 @@ class FisherScoring(Strategy):
         replies = self.cohort.exchange.send_and_receive(self._messages(), timeout=self._timeout)
         return self.cohort.read(replies, self.parse_reply)
 
+    @property
+    def coefficients(self) -> FloatArray | None:
+        """Where the sites evaluate in this exchange; None: they were asked for a start."""
+        return self._iteration.coefficients
+
     # Parts of the steps -----------------------------------------------------------------------
 
     def _begin(
@@ -364,7 +374,7 @@ class FisherScoring(Strategy):
         return self._iteration
 
     def _messages(self) -> list[Message]:
-        content = self.request(self._round, self._iteration.coefficients)
+        content = self.request(self._round, self.coefficients)
         if self._config:
             content["config"] = self._config
         return self.cohort.address(content, self.message_type)

@@ -8,6 +8,8 @@ import runpy
 from pathlib import Path
 
 import pytest
+import statsmodels.api as sm
+from sklearn.datasets import load_breast_cancer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -41,12 +43,26 @@ def test_other_clipping(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers(one_each) == pytest.approx([2**-0.5, 0.1 * 2**0.5], abs=0.02)
 
 
+def test_logistic_regression(capsys: pytest.CaptureFixture[str]) -> None:
+    *iterations, head, _, _, radius, _, _ = printed("logistic_regression.py", capsys).splitlines()
+    deviances = [numbers(line)[-1] for line in iterations]
+    assert deviances == sorted(deviances, reverse=True)
+    frame = load_breast_cancer(as_frame=True).frame
+    covariates = sm.add_constant(frame[["mean radius", "mean texture", "mean smoothness"]])
+    pooled = sm.GLM(frame["target"] == 0, covariates, family=sm.families.Binomial()).fit()
+    assert numbers(head) == pytest.approx([pooled.deviance], abs=0.01)
+    assert numbers(radius)[:2] == pytest.approx(
+        [pooled.params["mean radius"], pooled.bse["mean radius"]], rel=1e-3
+    )
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
         ("other_weights.py", "SquareRootWeights"),
         ("callback_each_round.py", "BestModel"),
         ("other_clipping.py", "clip_each_array"),
+        ("logistic_regression.py", "fisher_scoring"),
     ],
 )
 def test_an_extension_takes_about_ten_lines(file: str, name: str) -> None:

@@ -87,8 +87,8 @@ def answer(
     names, design = _design(X, feature_names, intercept=intercept)
     response = _vector("y", y)
     number = None if trials is None else _vector("trials", trials)
-    known = np.zeros(len(response)) if offset is None else _vector("offset", offset)
-    _check_lengths(design, response=response, trials=number, offset=known)
+    known = None if offset is None else _vector("offset", offset)
+    _check_lengths(design, y=response, trials=number, offset=known)
     family = cast(FamilyName, request.family)
     sums = _sums(request.coefficients, family, design, response, trials=number, offset=known)
     _check_privacy_level(family, response, number, privacy_level)
@@ -115,16 +115,17 @@ def _sums(
     response: FloatArray,
     *,
     trials: FloatArray | None,
-    offset: FloatArray,
+    offset: FloatArray | None,
 ) -> FisherSums:
+    known = 0.0 if offset is None else offset
     if coefficients is None:
-        return starting_sums(family, design, response, trials=trials, offset=offset)
+        return starting_sums(family, design, response, trials=trials, offset=known)
     if len(coefficients) != design.shape[1]:
         raise SiteFault(
             "bad-design",
             f"{design.shape[1]} columns here, {len(coefficients)} coefficients asked for",
         )
-    return site_sums(family, design, response, coefficients, trials=trials, offset=offset)
+    return site_sums(family, design, response, coefficients, trials=trials, offset=known)
 
 
 def _design(
