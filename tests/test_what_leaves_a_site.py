@@ -24,7 +24,7 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from strategies.exchange import content_bytes
 from tasks.site.faults import SiteFault
-from tasks.site.messages import HELLO, HelloReply, HelloRequest
+from tasks.site.messages import HELLO, HelloReply, HelloRequest, TaskPart
 from tasks.survival import client as site_half
 from tasks.survival import curves as curves_module
 from tasks.survival.client import SurvivalSite
@@ -383,7 +383,8 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
 @pytest.mark.parametrize(
     ("message", "known"),
     [
-        (HelloReply, {"site", "fingerprint", "fault_code", "fault_reasons"}),
+        (HelloReply, {"site", "fingerprint", "fault_code", "fault_reasons", "task"}),
+        (TaskPart, {"key_bundle", "facts"}),
         (
             StatisticsReply,
             {"feature_names", "moments", "n_events", "n_test", "horizon", "data_set"},
@@ -400,6 +401,11 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
 def test_a_new_field_is_noticed(message: Any, known: set[str]) -> None:
     """Who adds a field adds it to ``reveals``, to what the strategy says, and here."""
     assert {field.name for field in dataclasses.fields(message)} == known
+
+
+def test_this_task_adds_nothing_to_the_introduction(plain: Recorded) -> None:
+    for _, _, reply in plain.replies(HELLO):
+        assert HelloReply.from_record(reply.content).task == TaskPart()
 
 
 # (c) Enough rows behind every sum ----------------------------------------------------------------
