@@ -1,0 +1,1 @@
+"""Boosted trees where each party owns other columns and the labels of other rows (PIVODL)."""

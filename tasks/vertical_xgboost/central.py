@@ -1,0 +1,359 @@
+"""The reference learner: one party that holds the joined table.
+
+What the protocol builds equals this bit for bit, however columns and labels are spread. It uses the
+parties' own functions (buckets, sums, gains, leaves) in the protocol's order, so its agreement with
+XGBoost is what shows that those are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, Float32Array, bucket_columns
+from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, IntpArray, goes_left
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.early_stopping import EarlyStopping
+from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
+from tasks.vertical_xgboost.gains import SplitRule, best_splits, winner
+from tasks.vertical_xgboost.histograms import (
+    candidate_sums,
+    node_slots,
+    node_sums,
+    refused_candidates,
+)
+from tasks.vertical_xgboost.leaves import leaf_weights
+from tasks.vertical_xgboost.objectives import (
+    Metrics,
+    Objective,
+    base_score_of,
+    label_scale,
+    objective_of,
+)
+from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.tree import GrowingTree, NodeArray, Record, move_down
+
+
+@dataclass(frozen=True)
+class JoinedTable:
+    """All columns and labels of aligned parties.
+
+    Parameters
+    ----------
+    feature_names : tuple of str
+        ``party.column`` in canonical order: party by party, columns in the party's order.
+    features : (n, p) float32
+    labels : (n,) float64
+        No NaN.
+    owner : (n,) intp
+        Place of the party that owns the row's label.
+    is_evaluation : (n,) bool
+    """
+
+    feature_names: tuple[str, ...]
+    features: Float32Array
+    labels: FloatArray
+    owner: IntpArray
+    is_evaluation: BoolArray
+
+
+@dataclass(frozen=True)
+class CentralTree:
+    """A tree with everything in clear.
+
+    Parameters
+    ----------
+    splits : mapping of int to Candidate
+        Split nodes; `Candidate.feature` is a column of the joined table.
+    records : mapping of int to Record
+        The same splits with thresholds.
+    children : mapping of int to (int, int)
+    weights : mapping of int to float
+        Leaves, not times eta.
+    """
+
+    splits: Mapping[int, Candidate]
+    records: Mapping[int, Record]
+    children: Mapping[int, tuple[int, int]]
+    weights: Mapping[int, float]
+
+    def route(self, features: Float32Array) -> NodeArray:
+        """Leaf of each row, (n,) int32."""
+        nodes = np.zeros(len(features), dtype=np.int32)
+        for node in sorted(self.splits):
+            move_down(nodes, node, self.children[node], self.records[node].goes_left(features))
+        return nodes
+
+
+@dataclass(frozen=True)
+class TreeMetrics:
+    """Metrics after a tree; `evaluation` is None without evaluation rows."""
+
+    train: Metrics
+    evaluation: Metrics | None
+
+
+@dataclass(frozen=True)
+class CentralModel:
+    """A trained model.
+
+    Parameters
+    ----------
+    base_score, base_margin : float
+        Prediction before the first tree, as score and as margin.
+    eta : float
+    trees : tuple of CentralTree
+        Those that are kept: up to the best one with early stopping.
+    metrics : tuple of TreeMetrics
+        After each tree that was grown.
+    """
+
+    base_score: float
+    base_margin: float
+    eta: float
+    trees: tuple[CentralTree, ...]
+    metrics: tuple[TreeMetrics, ...]
+
+    def margins(self, features: Float32Array) -> FloatArray:
+        """Margin of each row: base margin plus eta times the leaves, tree after tree.
+
+        Parameters
+        ----------
+        features : (n, p) float32
+            Columns of the joined table, NaN where missing.
+        """
+        margins = np.full(len(features), self.base_margin)
+        for tree in self.trees:
+            add_leaves(margins, tree.route(features), tree.weights, eta=self.eta)
+        return margins
+
+
+def add_leaves(
+    margins: FloatArray, nodes: NDArray[np.integer], weights: Mapping[int, float], *, eta: float
+) -> None:
+    """Add eta times the leaf's weight to each row's margin, in place.
+
+    Parameters
+    ----------
+    margins : (n,) float64
+    nodes : (n,) integer
+        Leaf of each row.
+    weights : mapping of int to float
+        Of every leaf.
+    eta : float
+    """
+    by_node = np.zeros(max(weights) + 1)
+    for node, weight in weights.items():
+        by_node[node] = eta * weight
+    margins += by_node[nodes]
+
+
+def join(tables: Mapping[str, PartyTable]) -> JoinedTable:
+    """Join aligned tables of parties, in the order given (that of their names in a run).
+
+    Raises
+    ------
+    SiteFault
+        ``"not-aligned"`` or ``"bad-labels"``: rows with labels at two parties, or at none.
+    """
+    parties = list(tables.values())
+    if len({table.digest() for table in parties}) != 1:
+        raise SiteFault("not-aligned", "the parties' row ids or evaluation rows differ")
+    owns = np.stack([table.owns for table in parties])
+    check_ownership(owns.sum(axis=0))
+    owner = np.argmax(owns, axis=0)
+    labels = np.stack([table.labels for table in parties])[owner, np.arange(owns.shape[1])]
+    names = [f"{name}.{column}" for name, table in tables.items() for column in table.feature_names]
+    return JoinedTable(
+        feature_names=tuple(names),
+        features=np.concatenate([table.features for table in parties], axis=1),
+        labels=labels,
+        owner=owner,
+        is_evaluation=parties[0].is_evaluation,
+    )
+
+
+def check_ownership(owners: NDArray[np.integer]) -> None:
+    """Refuse rows with labels at two parties, or at none.
+
+    Parameters
+    ----------
+    owners : (n,) integer
+        Parties that own the label of each row.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-labels"`` with the counts.
+    """
+    twice, never = int(np.count_nonzero(owners > 1)), int(np.count_nonzero(owners == 0))
+    faults = []
+    if twice:
+        faults.append(f"{twice} rows have a label at two or more parties; allowed is one owner")
+    if never:
+        faults.append(f"{never} rows have a label at no party")
+    if faults:
+        raise SiteFault("bad-labels", *faults)
+
+
+def fit_central(
+    table: JoinedTable, config: VerticalXGBoostConfig, *, ranks: Sequence[int] | None = None
+) -> CentralModel:
+    """Boost trees on the joined table.
+
+    Parameters
+    ----------
+    table : JoinedTable
+    config : VerticalXGBoostConfig
+        Keys of encryption and of parties do not matter here; `min_instances` takes the rows' owners
+        into account.
+    ranks : sequence of int, optional
+        Place of each column in the canonical order, which decides ties; the order of the table if
+        not given.
+
+    Raises
+    ------
+    SiteFault
+        ``"one-class"``, ``"no-training-rows"``, ``"outside-bound"`` or ``"too-many-rows"``.
+    """
+    return _CentralFit(table, config, ranks).run()
+
+
+class _CentralFit:
+    """State of one training: rows' margins and nodes, as a label owner has them."""
+
+    def __init__(
+        self, table: JoinedTable, config: VerticalXGBoostConfig, ranks: Sequence[int] | None
+    ) -> None:
+        self.config = config
+        self.table = table
+        self.is_training = ~table.is_evaluation
+        self.num_training = int(np.count_nonzero(self.is_training))
+        if not self.num_training:
+            raise SiteFault("no-training-rows", "no rows are left for training")
+        self.objective: Objective = objective_of(config)
+        self.buckets, self.bucket_map = bucket_columns(
+            table.features, self.is_training, max_bin=config.max_bin
+        )
+        self.layout = CandidateLayout.of(self.buckets)
+        order = ranks if ranks is not None else range(self.layout.num_features)
+        self.positions = self.layout.canonical_positions(order)
+        self.base_score, self.base_margin, self.scales = self._start()
+        self.rule = SplitRule.of(config, self.scales)
+        self.margins = np.full(len(table.labels), self.base_margin)
+
+    def run(self) -> CentralModel:
+        """Grow trees until there are enough, or no progress."""
+        stopping = EarlyStopping(self.config.early_stopping_rounds)
+        trees: list[CentralTree] = []
+        metrics: list[TreeMetrics] = []
+        for _ in range(self.config.num_trees):
+            trees.append(self._grow_tree())
+            train, _ = self._metrics(self.is_training)
+            evaluation, loss_sum = self._metrics(~self.is_training)
+            assert train is not None
+            metrics.append(TreeMetrics(train, evaluation))
+            if stopping.update(loss_sum):
+                break
+        return CentralModel(
+            base_score=self.base_score,
+            base_margin=self.base_margin,
+            eta=self.config.eta,
+            trees=tuple(trees[: stopping.trees_to_keep]),
+            metrics=tuple(metrics),
+        )
+
+    def _start(self) -> tuple[float, float, GradientScales]:
+        labels, config = self.table.labels, self.config
+        bound = config.label_bound
+        exponents = [self.objective.label_exponent(labels, label_bound=bound)]
+        scale = label_scale(exponents, config)
+        scale.bound_of_sum(len(labels))
+        base_score = base_score_of(
+            int(scale.encode(labels[self.is_training]).sum()), self.num_training, scale, config
+        )
+        base_margin = self.objective.base_margin(base_score)
+        exponent = self.objective.gradient_exponent(
+            labels, base_margin=base_margin, label_bound=bound
+        )
+        scales = self.objective.gradient_scales([exponent], bits=config.fixed_point_bits)
+        return base_score, base_margin, scales
+
+    def _grow_tree(self) -> CentralTree:
+        values = self.scales.encode(*self.objective.gradients(self.margins, self.table.labels))
+        tree: GrowingTree[Candidate] = GrowingTree(self.config.max_depth)
+        nodes = np.zeros(len(self.margins), dtype=np.int32)
+        while tree.open_nodes:
+            level = tree.open_nodes
+            decisions = self._decide(values, nodes, level)
+            tree.grow(decisions)
+            self._move(nodes, tree, level)
+        leaves = tree.leaves
+        slots = node_slots(nodes, leaves, self.is_training)
+        sums = node_sums(values, slots, num_nodes=len(leaves))
+        weights = dict(zip(leaves, leaf_weights(sums, self.rule).tolist(), strict=True))
+        add_leaves(self.margins, nodes, weights, eta=self.config.eta)
+        records = {
+            node: Record.of(split, self.buckets[split.feature], column=split.feature)
+            for node, split in tree.splits.items()
+        }
+        return CentralTree(tree.splits, records, tree.children, weights)
+
+    def _decide(
+        self, values: IntArray, nodes: NodeArray, level: list[int]
+    ) -> list[Candidate | None]:
+        slots = node_slots(nodes, level, self.is_training)
+        left = candidate_sums(self.bucket_map, self.layout, values, slots, num_nodes=len(level))
+        total = node_sums(values, slots, num_nodes=len(level))
+        found = best_splits(left, total, self.rule, refused=self._refused(slots, len(level)))
+        chosen = [winner([split], [self.positions]) for split in found]
+        return [self.layout.candidate(pair[1]) if pair else None for pair in chosen]
+
+    def _refused(self, slots: IntpArray, num_nodes: int) -> BoolArray | None:
+        if self.config.min_instances < 2:
+            return None
+        refused = np.zeros((num_nodes, self.layout.num_candidates), dtype=np.bool_)
+        for owner in np.unique(self.table.owner):
+            own = self.table.owner == owner
+            refused |= refused_candidates(
+                self.bucket_map[:, own],
+                self.layout,
+                slots[own],
+                num_nodes=num_nodes,
+                min_instances=self.config.min_instances,
+            )
+        return refused
+
+    def _move(self, nodes: NodeArray, tree: GrowingTree[Candidate], level: list[int]) -> None:
+        for node in level:
+            split = tree.splits.get(node)
+            if split is not None:
+                left = bucket_left(self.bucket_map, self.layout, split)
+                move_down(nodes, node, tree.children[node], left)
+
+    def _metrics(self, rows: BoolArray) -> tuple[Metrics | None, int]:
+        if not rows.any():
+            return None, 0
+        scale = self.objective.loss_scale(self.scales)
+        margins, labels = self.margins[rows], self.table.labels[rows]
+        loss_sum = int(scale.encode(self.objective.losses(margins, labels)).sum())
+        hits = self.objective.hits(margins, labels)
+        return self.objective.metrics(loss_sum, hits, len(labels), scale), loss_sum
+
+
+def bucket_left(bucket_map: BucketMap, layout: CandidateLayout, split: Candidate) -> BoolArray:
+    """Whether each row of a bucket map goes left at a split of its source.
+
+    Parameters
+    ----------
+    bucket_map : (num_features, n) uint8
+    layout : CandidateLayout
+    split : Candidate
+    """
+    return goes_left(
+        bucket_map[split.feature], split, num_buckets=layout.num_buckets[split.feature]
+    )

@@ -1,0 +1,175 @@
+"""Configuration of the vertical XGBoost task: every key with its type, range and meaning."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ObjectiveName = Literal["binary:logistic", "reg:squarederror"]
+
+
+class VerticalXGBoostConfig(BaseModel):
+    """Settings of one training run (``vertical-xgboost.*`` in the run configuration).
+
+    Names and defaults are XGBoost's where it has them; XGBoost's ``lambda`` is no name that
+    Python allows and reads as `reg_lambda` here.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+    )
+
+    data: Annotated[
+        str,
+        Field(
+            description="simulation: name of a bundled data set, or path of a CSV or Parquet file"
+        ),
+    ] = "breast-cancer"
+    id: Annotated[
+        str, Field(description='column of row ids; "" means "id", or the bundled one')
+    ] = ""
+    label: Annotated[
+        str,
+        Field(
+            description='column of labels, empty where a party has none; "" means "label", or the '
+            "bundled one"
+        ),
+    ] = ""
+    positive_label: Annotated[
+        str, Field(min_length=1, description="binary:logistic: label of the positive class")
+    ] = "1"
+    negative_label: Annotated[
+        str,
+        Field(
+            description='binary:logistic: label of the negative class; "" means the one other '
+            "label found"
+        ),
+    ] = ""
+    label_bound: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1e30,
+            allow_inf_nan=False,
+            description="reg:squarederror: largest absolute label; 0: every party tells the power "
+            "of two above its largest one",
+        ),
+    ] = 0.0
+
+    objective: Annotated[ObjectiveName, Field(description="loss to minimize")] = "binary:logistic"
+    num_trees: Annotated[int, Field(ge=1, le=10_000, description="trees to grow, at most")] = 10
+    max_depth: Annotated[
+        int, Field(ge=0, le=12, description="levels of splits; 0 is a single leaf a tree")
+    ] = 6
+    max_bin: Annotated[int, Field(ge=2, le=255, description="quantile buckets of a feature")] = 32
+    eta: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, description="learning rate")] = 0.3
+    reg_lambda: Annotated[
+        float,
+        Field(
+            alias="lambda", ge=0, le=1e30, allow_inf_nan=False, description="L2 penalty of leaves"
+        ),
+    ] = 1.0
+    gamma: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="least gain of a split")
+    ] = 0.0
+    min_child_weight: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="least sum of Hessians in a child")
+    ] = 1.0
+    min_instances: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="a party refuses splits that leave it fewer own rows on a side (none is "
+            "allowed); above 0 trees differ from central ones",
+        ),
+    ] = 0
+    base_score: Annotated[
+        str,
+        Field(
+            pattern=r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$",
+            description="prediction before the first tree (a probability for binary:logistic); "
+            '"mean" of the training labels by a masked sum',
+        ),
+    ] = "mean"
+
+    test_fraction: Annotated[
+        float, Field(ge=0, le=0.9, description="share of the rows kept for evaluation")
+    ] = 0.2
+    early_stopping_rounds: Annotated[
+        int,
+        Field(ge=0, description="trees without a better evaluation loss before it stops; 0: never"),
+    ] = 0
+
+    encryption: Annotated[
+        Literal["paillier", "none"],
+        Field(description='encryption of sums; "none" is a baseline for experiments only'),
+    ] = "paillier"
+    key_bits: Annotated[
+        int, Field(ge=256, le=8192, description="bits of a Paillier modulus; below 2048 is weak")
+    ] = 2048
+    allow_weak_key: Annotated[
+        bool, Field(description="permit key-bits below 2048: experiments only")
+    ] = False
+    engine: Annotated[
+        Literal["gmpy2", "phe"], Field(description="implementation of Paillier encryption")
+    ] = "gmpy2"
+    aggregator: Annotated[
+        Literal["server", "source"],
+        Field(description="who adds the ciphertexts: the server, or the owner of the columns"),
+    ] = "server"
+    shuffle: Annotated[
+        bool,
+        Field(description="hide which candidate is which from the party that decrypts"),
+    ] = True
+    fixed_point_bits: Annotated[
+        int, Field(ge=20, le=40, description="bits behind the point of gradients and Hessians")
+    ] = 32
+    allow_two_parties: Annotated[
+        bool,
+        Field(description="permit two parties, where each finds the other's sums by subtraction"),
+    ] = False
+
+    @property
+    def given_base_score(self) -> float | None:
+        """The base score as a number; None for the mean of the training labels."""
+        return None if self.base_score == "mean" else float(self.base_score)
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        faults = []
+        base = self.given_base_score
+        if self.objective == "binary:logistic":
+            if base is not None and not 0.0 < base < 1.0:
+                faults.append(
+                    f"base-score = {self.base_score} with objective = 'binary:logistic': allowed "
+                    "is a probability above 0 and below 1, or 'mean'"
+                )
+            if self.label_bound:
+                faults.append(
+                    f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror'"
+                )
+            if self.positive_label.strip() == self.negative_label.strip():
+                faults.append(
+                    f"negative-label = '{self.negative_label}': is the positive label too"
+                )
+        elif base is not None and not (math.isfinite(base) and abs(base) <= 1e30):
+            faults.append(f"base-score = {self.base_score}: allowed is -1e30 to 1e30, or 'mean'")
+        if self.key_bits < 2048 and not self.allow_weak_key:
+            faults.append(
+                f"key-bits = {self.key_bits}: allowed is 2048 and more "
+                "(experiments: allow-weak-key = true)"
+            )
+        if self.early_stopping_rounds and not self.test_fraction:
+            faults.append(
+                f"early-stopping-rounds = {self.early_stopping_rounds} with test-fraction = 0: "
+                "needs rows for evaluation"
+            )
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self

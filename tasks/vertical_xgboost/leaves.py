@@ -1,0 +1,47 @@
+"""Weights of leaves (source document, Eq. 5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tasks.vertical_xgboost.fixed_point import FloatArray, IntArray
+from tasks.vertical_xgboost.gains import SplitRule
+
+
+def leaf_weights(sums: IntArray, rule: SplitRule) -> FloatArray:
+    """w = -G / (H + lambda), not yet times eta.
+
+    0 where H is 0 or below min-child-weight, as in XGBoost; of a tree's nodes only a root can be
+    that light.
+
+    Parameters
+    ----------
+    sums : (..., 2) int64
+        Sums of gradients and Hessians over the leaf's training rows.
+    rule : SplitRule
+
+    Returns
+    -------
+    (...) float64
+    """
+    gradient, hessian = rule.reals(sums)
+    heavy = (hessian > 0.0) & (hessian >= rule.min_child_weight)
+    denominator = np.where(heavy, hessian + rule.reg_lambda, 1.0)
+    return np.where(heavy, (0.0 - gradient) / denominator, 0.0)
+
+
+def child_weights(left: IntArray, total: IntArray, rule: SplitRule) -> FloatArray:
+    """Weights of both children of a split at the last level.
+
+    Parameters
+    ----------
+    left, total : (..., 2) int64
+        Sums over the left child and over the node.
+    rule : SplitRule
+
+    Returns
+    -------
+    (..., 2) float64
+        (w_L, w_R).
+    """
+    return leaf_weights(np.stack([left, total - left], axis=-2), rule)

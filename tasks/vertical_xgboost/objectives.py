@@ -1,0 +1,237 @@
+"""The two losses: gradients, Hessians, base score, metrics.
+
+All functions work row by row, so that a label owner computes for its rows what one owner of all
+rows would, to the last bit. The logistic function is scipy's, a scalar loop: numpy's vectorized
+``exp`` may round a value differently depending on the array it stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import expit
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.config import ObjectiveName, VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import (
+    FixedPointScale,
+    FloatArray,
+    GradientScales,
+    common_exponent,
+    exponent_of,
+)
+
+_HEADROOM = 2
+"""Gradients of later trees stay below 4 times the bound of the first ones."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Means over a set of rows.
+
+    Parameters
+    ----------
+    loss : float
+        Mean loss of the objective: log loss, or half the squared error.
+    quality : float
+        Accuracy for a classifier (threshold one half), root mean squared error for a regression.
+    """
+
+    loss: float
+    quality: float
+
+
+class Objective(ABC):
+    """A loss l(y, margin) with what the protocol needs of it."""
+
+    name: ClassVar[ObjectiveName]
+    quality_name: ClassVar[str]
+
+    @abstractmethod
+    def gradients(self, margins: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """First and second derivative of the loss by the margin, (n,) each."""
+
+    @abstractmethod
+    def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """Loss of each row, at most the bound of `loss_scale`."""
+
+    @abstractmethod
+    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
+        """Rows predicted correctly; 0 where that has no meaning."""
+
+    @abstractmethod
+    def base_margin(self, base_score: float) -> float:
+        """Margin of a base score."""
+
+    @abstractmethod
+    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
+        """What an owner tells of the size of its labels (evaluation rows too), for their mean."""
+
+    @abstractmethod
+    def gradient_exponent(
+        self, labels: FloatArray, *, base_margin: float, label_bound: float
+    ) -> int:
+        """What an owner tells of the size of its first gradients (evaluation rows too)."""
+
+    @abstractmethod
+    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
+        """Scales of a run, from what the owners told by `gradient_exponent`."""
+
+    @abstractmethod
+    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
+        """Scale in which losses are summed."""
+
+    @abstractmethod
+    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
+        """Means from the sums over all owners."""
+
+
+class BinaryLogistic(Objective):
+    """Labels 0 and 1, the margin is the log odds of 1."""
+
+    name = "binary:logistic"
+    quality_name = "accuracy"
+
+    _LARGEST_LOSS_EXPONENT = 6
+
+    def gradients(self, margins: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """g = p - y, h = p (1 - p)."""
+        probability = expit(margins)
+        return probability - labels, probability * (1.0 - probability)
+
+    def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """Log loss, capped at 64 (a row given a probability of 1e-28)."""
+        loss = np.logaddexp(0.0, np.where(labels > 0.5, -margins, margins))
+        return np.minimum(loss, math.ldexp(1.0, self._LARGEST_LOSS_EXPONENT))
+
+    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
+        """Rows on the right side of probability one half; at one half 0 is predicted."""
+        return int(np.count_nonzero((margins > 0.0) == (labels > 0.5)))
+
+    def base_margin(self, base_score: float) -> float:
+        """Log odds of a probability.
+
+        Raises
+        ------
+        SiteFault
+            ``"one-class"`` for 0 and 1, the means of labels of one class.
+        """
+        if not 0.0 < base_score < 1.0:
+            raise SiteFault(
+                "one-class",
+                "training labels are of one class only, so their mean has no log odds; "
+                "allowed are two classes, or a given base-score",
+            )
+        return math.log(base_score / (1.0 - base_score))
+
+    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
+        """0: labels are at most 1."""
+        return 0
+
+    def gradient_exponent(
+        self, labels: FloatArray, *, base_margin: float, label_bound: float
+    ) -> int:
+        """0: gradients are at most 1."""
+        return 0
+
+    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
+        """Bound 1 for gradients and Hessians."""
+        return GradientScales.of(bits=bits, gradient_exponent=0)
+
+    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
+        """Bound 64."""
+        return FixedPointScale(scales.gradient.bits, self._LARGEST_LOSS_EXPONENT)
+
+    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
+        """Log loss and accuracy."""
+        return Metrics(float(scale.decode(loss_sum)) / num_rows, hits / num_rows)
+
+
+class SquaredError(Objective):
+    """Real labels, the margin is the prediction."""
+
+    name = "reg:squarederror"
+    quality_name = "rmse"
+
+    def gradients(self, margins: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """g = prediction - y, h = 1."""
+        return margins - labels, np.ones_like(margins)
+
+    def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """Half the squared error."""
+        difference = margins - labels
+        return 0.5 * (difference * difference)
+
+    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
+        """0: a regression hits nothing."""
+        return 0
+
+    def base_margin(self, base_score: float) -> float:
+        """The base score itself."""
+        return base_score
+
+    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
+        """Of the declared bound, else of the largest label."""
+        return exponent_of([label_bound] if label_bound else labels)
+
+    def gradient_exponent(
+        self, labels: FloatArray, *, base_margin: float, label_bound: float
+    ) -> int:
+        """Of the declared bound (and the base score), else of the largest first gradient."""
+        if label_bound:
+            return exponent_of([label_bound, base_margin])
+        return exponent_of(base_margin - labels)
+
+    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
+        """Bound of gradients: 4 times the largest exponent told."""
+        exponent = common_exponent(exponents, headroom=_HEADROOM)
+        return GradientScales.of(bits=bits, gradient_exponent=exponent)
+
+    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
+        """Bound of half a squared gradient."""
+        return FixedPointScale(scales.gradient.bits, 2 * scales.gradient.exponent - 1)
+
+    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
+        """Half the mean squared error, and the root of the mean squared error."""
+        loss = float(scale.decode(loss_sum)) / num_rows
+        return Metrics(loss, math.sqrt(2.0 * loss))
+
+
+_OBJECTIVES: dict[str, Objective] = {
+    objective.name: objective for objective in (BinaryLogistic(), SquaredError())
+}
+
+
+def objective_of(config: VerticalXGBoostConfig) -> Objective:
+    """Return the objective that a configuration names."""
+    return _OBJECTIVES[config.objective]
+
+
+def label_scale(exponents: Sequence[int], config: VerticalXGBoostConfig) -> FixedPointScale:
+    """Scale in which labels are summed for their mean, from the owners' `label_exponent`."""
+    return FixedPointScale(config.fixed_point_bits, common_exponent(exponents))
+
+
+def base_score_of(
+    label_sum: int, num_rows: int, scale: FixedPointScale, config: VerticalXGBoostConfig
+) -> float:
+    """Return the given base score, else the mean of the training labels.
+
+    Parameters
+    ----------
+    label_sum : int
+        Sum of ``label_scale.encode(labels)`` over the training rows of all owners.
+    num_rows : int
+        Training rows, 1 or more.
+    scale : FixedPointScale
+        Of the labels.
+    config : VerticalXGBoostConfig
+    """
+    if config.given_base_score is not None:
+        return config.given_base_score
+    return float(scale.decode(label_sum)) / num_rows

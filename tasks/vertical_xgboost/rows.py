@@ -1,0 +1,201 @@
+"""A party's table: rows in the order of their ids, features, labels, and which rows evaluate."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.labels import read_labels
+
+
+@dataclass(frozen=True)
+class PartyTable:
+    """The rows of a party, in ascending order of id.
+
+    Parameters
+    ----------
+    ids : tuple of str
+        Unique; integers are spelled in decimal.
+    feature_names : tuple of str
+        In the order of the party's columns, which decides ties.
+    features : (n, p) float32
+        NaN where missing, never infinite.
+    labels : (n,) float64
+        NaN where the party does not own the row's label.
+    is_evaluation : (n,) bool
+        Rows kept for evaluation.
+    negative_label : str or None
+        Spelling of the negative class, if the party has one.
+    """
+
+    ids: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    features: Float32Array
+    labels: FloatArray
+    is_evaluation: BoolArray
+    negative_label: str | None = None
+
+    @property
+    def owns(self) -> BoolArray:
+        """Rows whose label the party owns: the set I^c, evaluation rows included; (n,) bool."""
+        owned: BoolArray = ~np.isnan(self.labels)
+        return owned
+
+    def digest(self) -> bytes:
+        """Digest of the ids in order, each with its evaluation flag: equal at aligned parties."""
+        digest = hashlib.sha256(b"aligned rows of vertical-xgboost\n")
+        for text, flag in zip(self.ids, self.is_evaluation.tolist(), strict=True):
+            encoded = text.encode()
+            digest.update(len(encoded).to_bytes(4, "big") + encoded + bytes([flag]))
+        return digest.digest()
+
+
+def read_table(
+    frame: pd.DataFrame,
+    *,
+    id_column: str,
+    label_column: str,
+    config: VerticalXGBoostConfig,
+    seed: int,
+) -> PartyTable:
+    """Read and check the table of a party; every column but id and label is a feature.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row an id, in any order.
+    id_column, label_column : str
+        The label column may be absent: the party then has no labels.
+    config : VerticalXGBoostConfig
+    seed : int
+        Of the run, the same at all parties: decides which rows are for evaluation.
+
+    Raises
+    ------
+    SiteFault
+        ``"unknown-column"``, ``"bad-ids"``, ``"bad-labels"`` or ``"bad-features"``. Columns of
+        features are told by position, since their names are the party's own.
+    """
+    if id_column not in frame.columns:
+        raise SiteFault("unknown-column", f'no column "{id_column}" (vertical-xgboost.id)')
+    if id_column == label_column:
+        raise SiteFault(
+            "unknown-column", f'id and label are both "{id_column}": they must be two columns'
+        )
+    ids = _read_ids(frame[id_column])
+    label = frame[label_column] if label_column in frame.columns else None
+    labels = read_labels(label, len(frame), config)
+    names = [name for name in frame.columns if name not in (id_column, label_column)]
+    features = _read_features(frame, names)
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    ordered = tuple(ids[at] for at in order)
+    return PartyTable(
+        ids=ordered,
+        feature_names=tuple(str(name) for name in names),
+        features=features[order],
+        labels=labels.values[order],
+        is_evaluation=evaluation_rows(ordered, fraction=config.test_fraction, seed=seed),
+        negative_label=labels.negative_label,
+    )
+
+
+def evaluation_rows(ids: tuple[str, ...], *, fraction: float, seed: int) -> BoolArray:
+    """Rows kept for evaluation: the same at every party, without a word about it.
+
+    The rows whose hash of seed and id is smallest; no library's generator is involved, since
+    parties may run different versions.
+
+    Parameters
+    ----------
+    ids : tuple of str
+        Ascending.
+    fraction : float
+        Share of the rows, rounded down.
+    seed : int
+
+    Returns
+    -------
+    (n,) bool
+    """
+    start = hashlib.sha256(f"evaluation rows, seed {seed}\n".encode())
+    hashes = []
+    for text in ids:
+        digest = start.copy()
+        digest.update(text.encode())
+        hashes.append(digest.digest())
+    flags = np.zeros(len(ids), dtype=np.bool_)
+    chosen = sorted(range(len(ids)), key=hashes.__getitem__)[: int(len(ids) * fraction)]
+    flags[chosen] = True
+    return flags
+
+
+def _read_ids(column: pd.Series) -> list[str]:
+    if column.dtype.kind == "f":
+        whole = column.dropna() == np.floor(column.dropna())
+        if not whole.all():
+            raise SiteFault(
+                "bad-ids",
+                f"{int((~whole).sum())} ids are no whole numbers; allowed are text and "
+                "whole numbers",
+            )
+    ids = [_id_text(value) for value in column.tolist()]
+    missing = sum(text == "" for text in ids)
+    repeated = len(ids) - missing - len(set(ids) - {""})
+    faults = []
+    if missing:
+        faults.append(f"{missing} rows have no id")
+    if repeated:
+        faults.append(f"{repeated} rows repeat the id of another; ids must be unique")
+    if not ids:
+        faults.append("no rows")
+    if faults:
+        raise SiteFault("bad-ids", *faults)
+    return ids
+
+
+def _id_text(value: object) -> str:
+    if value is None or value is pd.NA:
+        return ""
+    if isinstance(value, float):
+        # A column of whole numbers with a gap is one of floats.
+        return str(int(value)) if np.isfinite(value) else ""
+    return str(value).strip()
+
+
+def _read_features(frame: pd.DataFrame, names: list[str]) -> Float32Array:
+    features = np.empty((len(frame), len(names)), dtype=np.float32)
+    not_numbers, infinite = [], []
+    for at, name in enumerate(names):
+        column = frame[name]
+        if not pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind == "c":
+            not_numbers.append(at + 1)
+            continue
+        with np.errstate(over="ignore"):  # what 32 bits cannot hold is infinite, and refused
+            features[:, at] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.isinf(features[:, at]).any():
+            infinite.append(at + 1)
+    faults = []
+    if not_numbers:
+        faults.append(
+            f"{len(not_numbers)} of {len(names)} features are not numbers "
+            f"(feature {_listed(not_numbers)}); encode them or leave them out"
+        )
+    if infinite:
+        faults.append(
+            f"{len(infinite)} of {len(names)} features have values that are infinite as 32-bit "
+            f"floats (feature {_listed(infinite)}); leave missing values empty"
+        )
+    if faults:
+        raise SiteFault("bad-features", *faults)
+    return features
+
+
+def _listed(found: list[int], most: int = 5) -> str:
+    return ", ".join(map(str, found[:most])) + (", ..." if len(found) > most else "")
