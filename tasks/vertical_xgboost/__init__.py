@@ -1,0 +1,1 @@
+"""Gradient-boosted trees over columns and labels spread over parties (PIVODL)."""
