@@ -19,7 +19,6 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import gmpy2
 import numpy as np
@@ -59,7 +58,7 @@ class CombShape:
     @property
     def multiplications_to_build(self) -> int:
         """Work of building the tables."""
-        return self.blocks * 2**self.teeth + self.teeth * self.blocks * self.columns
+        return self.blocks * (1 << self.teeth) + self.teeth * self.blocks * self.columns
 
     @property
     def multiplications_a_power(self) -> int:
@@ -159,56 +158,38 @@ def draw_blinding_base(n: mpz) -> mpz:
             return -x * x % n
 
 
-Key = TypeVar("Key", PublicKey, PrivateKey)
-
-
-class _Source(Generic[Key]):
+class _Source:
     """Blinding factors of one key; its tables grow with the number of factors asked for."""
 
-    def __init__(self, key: Key, public: PublicKey) -> None:
-        self._key = key
+    def __init__(self, key: PublicKey | PrivateKey) -> None:
+        public = key.public if isinstance(key, PrivateKey) else key
+        # the owner works modulo p^2 and q^2, which is half the work for the same factors
+        self._owner = key if isinstance(key, PrivateKey) else None
+        self._moduli = (
+            [key.p_squared, key.q_squared] if isinstance(key, PrivateKey) else [key.n_squared]
+        )
         self._base = gmpy2.powmod(draw_blinding_base(public.n), public.n, public.n_squared)
         self._exponent_bits = public.bits // 2
         self._asked = 0
-        self._shape: CombShape | None = None
+        self._tables: tuple[CombShape, list[Comb]] | None = None
 
     def factors(self, count: int) -> list[mpz]:
         """Give so many fresh blinding factors modulo n^2."""
         self._asked += count
         wanted = shape_for(self._exponent_bits, powers=self._asked)
-        if self._shape is None or self._shape.teeth < wanted.teeth:
-            self._shape = wanted
-            self._build(wanted)
-        return [self._power(digits) for digits in draw_digits(self._shape, powers=count)]
-
-    def _build(self, shape: CombShape) -> None:
-        raise NotImplementedError
-
-    def _power(self, digits: list[int]) -> mpz:
-        raise NotImplementedError
-
-
-class _PublicSource(_Source[PublicKey]):
-    def _build(self, shape: CombShape) -> None:
-        self._comb = Comb(self._base, self._key.n_squared, shape)
-
-    def _power(self, digits: list[int]) -> mpz:
-        return self._comb.power(digits)
+        tables = self._tables
+        if tables is None or tables[0].teeth < wanted.teeth:
+            tables = wanted, [Comb(self._base % each, each, wanted) for each in self._moduli]
+            self._tables = tables
+        shape, combs = tables
+        drawn = draw_digits(shape, powers=count)
+        if self._owner is None:
+            return [combs[0].power(digits) for digits in drawn]
+        join = self._owner.join_squares
+        return [join(combs[0].power(digits), combs[1].power(digits)) for digits in drawn]
 
 
-class _OwnSource(_Source[PrivateKey]):
-    """The same factors modulo p^2 and q^2, which is half the work."""
-
-    def _build(self, shape: CombShape) -> None:
-        key = self._key
-        self._comb_p = Comb(self._base % key.p_squared, key.p_squared, shape)
-        self._comb_q = Comb(self._base % key.q_squared, key.q_squared, shape)
-
-    def _power(self, digits: list[int]) -> mpz:
-        return self._key.join_squares(self._comb_p.power(digits), self._comb_q.power(digits))
-
-
-_sources: OrderedDict[tuple[bool, mpz], _PublicSource | _OwnSource] = OrderedDict()
+_sources: OrderedDict[tuple[bool, mpz], _Source] = OrderedDict()
 
 
 def blinding_factors(key: PublicKey | PrivateKey, count: int) -> list[mpz]:
@@ -231,8 +212,7 @@ def blinding_factors(key: PublicKey | PrivateKey, count: int) -> list[mpz]:
     name = (own, public.n)
     source = _sources.get(name)
     if source is None:
-        source = _OwnSource(key, public) if isinstance(key, PrivateKey) else _PublicSource(key, key)
-        _sources[name] = source
+        source = _sources[name] = _Source(key)
     _sources.move_to_end(name)
     while len(_sources) > _KEPT:
         _sources.popitem(last=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import index
 from typing import ClassVar
 
 from gmpy2 import mpz
@@ -37,11 +38,13 @@ class Engine(ABC):
         ------
         PaillierFault
             ``plaintext-overflow``: a number is beyond (n - 1) / 2; nothing was encrypted.
+        TypeError
+            A number is not whole.
         """
         public = public_half(key)
         n = public.n
         residues = []
-        for plaintext in plaintexts:
+        for plaintext in map(index, plaintexts):  # a float is refused, not cut off
             if abs(plaintext) > public.largest:
                 raise PaillierFault(
                     "plaintext-overflow", f"a number does not fit a key of {public.bits} bits"

@@ -29,9 +29,7 @@ class Gmpy2Engine(Engine):
     def _decrypt(self, key: PrivateKey, values: Sequence[mpz]) -> list[mpz]:
         return [key.decrypt_residue(value) for value in values]
 
-    def _add(
-        self, key: PublicKey, first: Sequence[mpz], second: Sequence[mpz]
-    ) -> tuple[mpz, ...]:
+    def _add(self, key: PublicKey, first: Sequence[mpz], second: Sequence[mpz]) -> tuple[mpz, ...]:
         n_squared = key.n_squared
         return tuple(a * b % n_squared for a, b in zip(first, second, strict=True))
 

@@ -28,17 +28,14 @@ class PheEngine(Engine):
         public = public_half(key)
         theirs = PaillierPublicKey(int(public.n))
         return [
-            mpz(theirs.raw_encrypt(int(m), r_value=_draw_signed_square(public.n)))
-            for m in residues
+            mpz(theirs.raw_encrypt(int(m), r_value=_draw_signed_square(public.n))) for m in residues
         ]
 
     def _decrypt(self, key: PrivateKey, values: Sequence[mpz]) -> list[mpz]:
         theirs = PaillierPrivateKey(PaillierPublicKey(int(key.public.n)), int(key.p), int(key.q))
         return [mpz(theirs.raw_decrypt(int(value))) for value in values]
 
-    def _add(
-        self, key: PublicKey, first: Sequence[mpz], second: Sequence[mpz]
-    ) -> tuple[mpz, ...]:
+    def _add(self, key: PublicKey, first: Sequence[mpz], second: Sequence[mpz]) -> tuple[mpz, ...]:
         theirs = PaillierPublicKey(int(key.n))
         return tuple(
             _number(theirs, EncryptedNumber(theirs, int(a)) + EncryptedNumber(theirs, int(b)))
