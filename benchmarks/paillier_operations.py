@@ -32,7 +32,8 @@ from tasks.vertical_xgboost.paillier.blinding import forget_tables
 from tasks.vertical_xgboost.paillier.ciphertexts import Ciphertexts
 from tasks.vertical_xgboost.paillier.engine import Engine, engine_named
 from tasks.vertical_xgboost.paillier.keys import PrivateKey, generate_key
-from tasks.vertical_xgboost.paillier.packing import LevelPacking, SlotLayout
+from tasks.vertical_xgboost.paillier.level_packing import LevelPacking
+from tasks.vertical_xgboost.paillier.packing import SlotLayout
 
 ROWS, PARTIES, DEPTH, TREES = 24_000, 4, 3, 5
 CANDIDATES = (110, 110, 110, 109)  # of each source: 439

@@ -13,10 +13,10 @@ from scipy import stats
 from tasks.vertical_xgboost.paillier.ciphertexts import Ciphertexts
 from tasks.vertical_xgboost.paillier.engine import Engine, engine_named
 from tasks.vertical_xgboost.paillier.keys import PaillierFault
+from tasks.vertical_xgboost.paillier.level_packing import LevelPacking
 from tasks.vertical_xgboost.paillier.packing import (
     MASK_SPARE_BITS,
     IntArray,
-    LevelPacking,
     SlotLayout,
 )
 from tests.paillier_keys import weak_key

@@ -11,5 +11,7 @@
 `phe_engine`
     The same on the library `phe` (GPL-3.0), imported only when it is asked for.
 `packing`
-    Many signed sums in one plaintext, and the layout of a tree level.
+    Many signed sums in one plaintext.
+`level_packing`
+    Where the sums of a tree level stand in plaintexts, and how single candidates are folded in.
 """
