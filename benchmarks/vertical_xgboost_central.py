@@ -1,16 +1,16 @@
 """The central reference learner of the vertical XGBoost task beside XGBoost itself.
 
-Both learn the same buckets (32 quantile buckets from the training rows) of the same 80/20 split, five
-trees of depth 3; XGBoost's ``hist`` is given the bucket numbers. Text columns become the numbers of
-their values in alphabetical order.
+Both learn the same buckets (32 quantile buckets from the training rows) of the same 80/20 split,
+five trees of depth 3; XGBoost's ``hist`` is given the bucket numbers. Text columns become the
+numbers of their values in alphabetical order.
 
-    python benchmarks/vertical_xgboost_central.py --data UCI_Credit_Card.csv --label class --drop ID
-    python benchmarks/vertical_xgboost_central.py --data bank-full.csv --label y --positive-label yes
-    python benchmarks/vertical_xgboost_central.py --data energydata_complete.csv --label Appliances \
+    python benchmarks/vertical_xgboost_central.py --data credit.zip --label class --drop ID
+    python benchmarks/vertical_xgboost_central.py --data bank.zip --label y --positive-label yes
+    python benchmarks/vertical_xgboost_central.py --data energy.zip --label Appliances \\
         --objective reg:squarederror --drop date
 
-A file may be a zip of one CSV file. Exits with 1 if accuracy differs by more than .001 (RMSE: .1) on
-a seed, or if a fit takes over 1.5 s.
+A file may be a zip of one CSV file. Exits with 1 if accuracy differs by more than .001 (RMSE: .1)
+on a seed, or if a fit takes over 1.5 s.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ import pandas as pd
 import xgboost
 
 from tasks.vertical_xgboost.buckets import bucket_columns
-from tasks.vertical_xgboost.central import JoinedTable, fit_central, join
+from tasks.vertical_xgboost.central import fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.rows import read_table
 
@@ -159,9 +160,8 @@ def report(results: list[SeedResult], config: VerticalXGBoostConfig, path: Path 
         abs(result.ours - result.xgboost) <= allowed and result.seconds <= MAX_SECONDS
         for result in results
     )
-    print(
-        f"{name} within {allowed} and fits within {MAX_SECONDS} s: {'holds' if holds else 'does NOT hold'}"
-    )
+    verdict = "holds" if holds else "does NOT hold"
+    print(f"{name} within {allowed} and fits within {MAX_SECONDS} s: {verdict}")
     if path:
         rows = [asdict(result) for result in results]
         path.write_text(json.dumps({"holds": holds, "seeds": rows}, indent=2) + "\n")

@@ -11,15 +11,11 @@ import pytest
 import xgboost
 
 from tasks.vertical_xgboost.buckets import bucket_columns
-from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout
-from tasks.vertical_xgboost.central import (
-    CentralTree,
-    JoinedTable,
-    add_leaves,
-    bucket_left,
-    fit_central,
-)
+from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, bucket_left
+from tasks.vertical_xgboost.central import CentralTree, fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.joined import JoinedTable
+from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.objectives import objective_of
 from tests.vertical_plain_protocol import config_of, joined, random_frame
 

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.central import CentralModel, JoinedTable, fit_central, join
+from tasks.vertical_xgboost.central import CentralModel, fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.joined import JoinedTable, join
 from tests.vertical_plain_protocol import (
     PlainModel,
     config_of,
@@ -175,3 +176,14 @@ def test_one_training_row_is_a_leaf() -> None:
     config = config_of(base_score="0.5", test_fraction=0.0, min_child_weight=0.0)
     model = fit_central(joined([random_frame(0, rows=1)], config), config)
     assert all(len(tree.weights) == 1 for tree in model.trees)
+
+
+def test_constant_targets_and_the_largest_allowed_ones() -> None:
+    frame = random_frame(0, objective="reg:squarederror")
+    config = config_of(objective="reg:squarederror", max_depth=3, num_trees=2)
+    for target in (0.0, 0.1, 1e9, 1e30):
+        model = fit_central(joined([frame.assign(label=target)], config), config)
+        assert model.margins(joined([frame], config).features) == pytest.approx(target, rel=1e-9)
+        assert all(not tree.splits for tree in model.trees)
+    largest = frame.assign(label=frame["label"] / frame["label"].abs().max() * 1e30)
+    assert fit_central(joined([largest], config), config).trees[0].splits

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tasks.vertical_xgboost.buckets import bucket_columns
-from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout
-from tasks.vertical_xgboost.central import add_leaves, bucket_left, join
+from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, bucket_left
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.gains import BestSplit, SplitRule, best_splits, winner
@@ -25,7 +24,8 @@ from tasks.vertical_xgboost.histograms import (
     node_sums,
     refused_candidates,
 )
-from tasks.vertical_xgboost.leaves import child_weights, leaf_weights
+from tasks.vertical_xgboost.joined import join
+from tasks.vertical_xgboost.leaves import add_leaves, child_weights, leaf_weights
 from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
 from tasks.vertical_xgboost.rows import PartyTable, read_table
 from tasks.vertical_xgboost.tree import (

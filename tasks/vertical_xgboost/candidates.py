@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.vertical_xgboost.buckets import BoolArray, FeatureBuckets
+from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, FeatureBuckets
 
 IntpArray = NDArray[np.intp]
 
@@ -149,3 +149,17 @@ def goes_left(numbers: NDArray[np.uint8], candidate: Candidate, *, num_buckets: 
     """
     left: BoolArray = numbers <= candidate.bucket
     return left | (numbers == num_buckets) if candidate.missing_left else left
+
+
+def bucket_left(bucket_map: BucketMap, layout: CandidateLayout, split: Candidate) -> BoolArray:
+    """Whether each row of a bucket map goes left at a split of its source.
+
+    Parameters
+    ----------
+    bucket_map : (num_features, n) uint8
+    layout : CandidateLayout
+    split : Candidate
+    """
+    return goes_left(
+        bucket_map[split.feature], split, num_buckets=layout.num_buckets[split.feature]
+    )

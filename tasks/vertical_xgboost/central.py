@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, Float32Array, bucket_columns
-from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, IntpArray, goes_left
+from tasks.vertical_xgboost.buckets import BoolArray, Float32Array, bucket_columns
+from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, IntpArray, bucket_left
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
@@ -26,7 +25,8 @@ from tasks.vertical_xgboost.histograms import (
     node_sums,
     refused_candidates,
 )
-from tasks.vertical_xgboost.leaves import leaf_weights
+from tasks.vertical_xgboost.joined import JoinedTable
+from tasks.vertical_xgboost.leaves import add_leaves, leaf_weights
 from tasks.vertical_xgboost.objectives import (
     Metrics,
     Objective,
@@ -34,31 +34,7 @@ from tasks.vertical_xgboost.objectives import (
     label_scale,
     objective_of,
 )
-from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.tree import GrowingTree, NodeArray, Record, move_down
-
-
-@dataclass(frozen=True)
-class JoinedTable:
-    """All columns and labels of aligned parties.
-
-    Parameters
-    ----------
-    feature_names : tuple of str
-        ``party.column`` in canonical order: party by party, columns in the party's order.
-    features : (n, p) float32
-    labels : (n,) float64
-        No NaN.
-    owner : (n,) intp
-        Place of the party that owns the row's label.
-    is_evaluation : (n,) bool
-    """
-
-    feature_names: tuple[str, ...]
-    features: Float32Array
-    labels: FloatArray
-    owner: IntpArray
-    is_evaluation: BoolArray
 
 
 @dataclass(frozen=True)
@@ -130,74 +106,6 @@ class CentralModel:
         for tree in self.trees:
             add_leaves(margins, tree.route(features), tree.weights, eta=self.eta)
         return margins
-
-
-def add_leaves(
-    margins: FloatArray, nodes: NDArray[np.integer], weights: Mapping[int, float], *, eta: float
-) -> None:
-    """Add eta times the leaf's weight to each row's margin, in place.
-
-    Parameters
-    ----------
-    margins : (n,) float64
-    nodes : (n,) integer
-        Leaf of each row.
-    weights : mapping of int to float
-        Of every leaf.
-    eta : float
-    """
-    by_node = np.zeros(max(weights) + 1)
-    for node, weight in weights.items():
-        by_node[node] = eta * weight
-    margins += by_node[nodes]
-
-
-def join(tables: Mapping[str, PartyTable]) -> JoinedTable:
-    """Join aligned tables of parties, in the order given (that of their names in a run).
-
-    Raises
-    ------
-    SiteFault
-        ``"not-aligned"`` or ``"bad-labels"``: rows with labels at two parties, or at none.
-    """
-    parties = list(tables.values())
-    if len({table.digest() for table in parties}) != 1:
-        raise SiteFault("not-aligned", "the parties' row ids or evaluation rows differ")
-    owns = np.stack([table.owns for table in parties])
-    check_ownership(owns.sum(axis=0))
-    owner = np.argmax(owns, axis=0)
-    labels = np.stack([table.labels for table in parties])[owner, np.arange(owns.shape[1])]
-    names = [f"{name}.{column}" for name, table in tables.items() for column in table.feature_names]
-    return JoinedTable(
-        feature_names=tuple(names),
-        features=np.concatenate([table.features for table in parties], axis=1),
-        labels=labels,
-        owner=owner,
-        is_evaluation=parties[0].is_evaluation,
-    )
-
-
-def check_ownership(owners: NDArray[np.integer]) -> None:
-    """Refuse rows with labels at two parties, or at none.
-
-    Parameters
-    ----------
-    owners : (n,) integer
-        Parties that own the label of each row.
-
-    Raises
-    ------
-    SiteFault
-        ``"bad-labels"`` with the counts.
-    """
-    twice, never = int(np.count_nonzero(owners > 1)), int(np.count_nonzero(owners == 0))
-    faults = []
-    if twice:
-        faults.append(f"{twice} rows have a label at two or more parties; allowed is one owner")
-    if never:
-        faults.append(f"{never} rows have a label at no party")
-    if faults:
-        raise SiteFault("bad-labels", *faults)
 
 
 def fit_central(
@@ -343,17 +251,3 @@ class _CentralFit:
         loss_sum = int(scale.encode(self.objective.losses(margins, labels)).sum())
         hits = self.objective.hits(margins, labels)
         return self.objective.metrics(loss_sum, hits, len(labels), scale), loss_sum
-
-
-def bucket_left(bucket_map: BucketMap, layout: CandidateLayout, split: Candidate) -> BoolArray:
-    """Whether each row of a bucket map goes left at a split of its source.
-
-    Parameters
-    ----------
-    bucket_map : (num_features, n) uint8
-    layout : CandidateLayout
-    split : Candidate
-    """
-    return goes_left(
-        bucket_map[split.feature], split, num_buckets=layout.num_buckets[split.feature]
-    )

@@ -118,7 +118,10 @@ def refused_candidates(
 
     Parameters
     ----------
-    bucket_map, layout, slots, num_nodes
+    bucket_map : (num_features, n) uint8
+    layout : CandidateLayout
+    slots : (n,) intp
+    num_nodes : int
         As for `candidate_sums`.
     min_instances : int
         t: a side with more than 0 and fewer than t own rows is refused; 0 and 1 refuse nothing.

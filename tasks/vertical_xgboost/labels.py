@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -75,6 +76,29 @@ def negative_label_fault(labels: dict[str, str | None]) -> str | None:
         return None
     groups = " / ".join(", ".join(parties) for parties in by_spelling.values())
     return f"parties spell the negative label differently: {groups}; declare negative-label"
+
+
+def check_ownership(owners: NDArray[np.integer]) -> None:
+    """Refuse rows with labels at two parties, or at none.
+
+    Parameters
+    ----------
+    owners : (n,) integer
+        Parties that own the label of each row.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-labels"`` with the counts.
+    """
+    twice, never = int(np.count_nonzero(owners > 1)), int(np.count_nonzero(owners == 0))
+    faults = []
+    if twice:
+        faults.append(f"{twice} rows have a label at two or more parties; allowed is one owner")
+    if never:
+        faults.append(f"{never} rows have a label at no party")
+    if faults:
+        raise SiteFault("bad-labels", *faults)
 
 
 def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> PartyLabels:

@@ -1,8 +1,11 @@
-"""Weights of leaves (source document, Eq. 5)."""
+"""Weights of leaves (source document, Eq. 5), and what they add to predictions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tasks.vertical_xgboost.fixed_point import FloatArray, IntArray
 from tasks.vertical_xgboost.gains import SplitRule
@@ -45,3 +48,23 @@ def child_weights(left: IntArray, total: IntArray, rule: SplitRule) -> FloatArra
         (w_L, w_R).
     """
     return leaf_weights(np.stack([left, total - left], axis=-2), rule)
+
+
+def add_leaves(
+    margins: FloatArray, nodes: NDArray[np.integer], weights: Mapping[int, float], *, eta: float
+) -> None:
+    """Add eta times the leaf's weight to each row's margin, in place.
+
+    Parameters
+    ----------
+    margins : (n,) float64
+    nodes : (n,) integer
+        Leaf of each row.
+    weights : mapping of int to float
+        Of every leaf.
+    eta : float
+    """
+    by_node = np.zeros(max(weights) + 1)
+    for node, weight in weights.items():
+        by_node[node] = eta * weight
+    margins += by_node[nodes]
