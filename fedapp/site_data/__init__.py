@@ -7,6 +7,7 @@ module            subject
 ``columns``       what every table must fulfil, wherever it comes from
 ``files``         CSV and Parquet files, one file a site
 ``bundled``       data sets that come with the dependencies, and the encoding of text columns
+``vertical``      columns and labels of a joined table dealt to parties
 ================  ==========================================================================
 
 Every fault is a `tasks.site.faults.SiteFault`: it may travel to the server, so it holds names,
@@ -26,17 +27,20 @@ from fedapp.site_data.source import (
     register_frame,
     site_name,
 )
+from fedapp.site_data.vertical import Spread, party_table
 
 __all__ = [
     "BUNDLED",
     "MEMORY_PREFIX",
     "BundledData",
     "Encoding",
+    "Spread",
     "bundled_set",
     "checked_frame",
     "encode",
     "forget_frame",
     "load_frame",
+    "party_table",
     "read_file",
     "register_frame",
     "site_name",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
-from fedapp.site_data import breast_cancer
+from fedapp.site_data import breast_cancer, vertical
 from fedapp.site_data.files import read_file
 from tasks.site.faults import SiteFault
 
@@ -43,6 +43,9 @@ class BundledData:
     label, score, positive_label : str
         Columns of a data set to validate a classifier with, and the label of its positive class;
         ``""`` for other tasks.
+    id : str
+        Column of row ids of a data set whose columns are dealt to the parties, with ``label`` for
+        its labels (see `fedapp.site_data.vertical`); ``""`` where rows are dealt.
     classifier : callable or None
         Gives the model that ``score`` comes from.
     encoding : Encoding
@@ -59,6 +62,7 @@ class BundledData:
     label: str = ""
     score: str = ""
     positive_label: str = ""
+    id: str = ""
     classifier: Callable[[], ScoreModel] | None = None
     encoding: Encoding = field(default_factory=dict)
 
@@ -161,5 +165,32 @@ _BREAST_CANCER = BundledData(
     classifier=breast_cancer.classifier,
 )
 
-BUNDLED: dict[str, BundledData] = {data.name: data for data in (_GBSG2, _BREAST_CANCER)}
+_BREAST_CANCER_COLUMNS = BundledData(
+    name="breast-cancer-columns",
+    task="vertical-xgboost",
+    source="Wisconsin Diagnostic Breast Cancer: 569 breast tumours, 212 of them malignant, with 30 "
+    "measures of cell nuclei (Street, Wolberg and Mangasarian, SPIE 1905:861-870, 1993); columns "
+    "and labels dealt to the parties",
+    licence="UCI Machine Learning Repository (CC BY 4.0), as distributed with scikit-learn",
+    load=vertical.load_breast_cancer,
+    id=vertical.ID,
+    label=vertical.LABEL,
+    positive_label="1",
+)
+
+_DIABETES = BundledData(
+    name="diabetes",
+    task="vertical-xgboost",
+    source="442 diabetes patients with 10 measures at baseline and the progression of the disease "
+    "a year later (Efron, Hastie, Johnstone and Tibshirani, Ann Statist 32:407-499, 2004); columns "
+    "and labels dealt to the parties",
+    licence="as distributed with scikit-learn (BSD-3-Clause)",
+    load=vertical.load_diabetes,
+    id=vertical.ID,
+    label=vertical.LABEL,
+)
+
+BUNDLED: dict[str, BundledData] = {
+    data.name: data for data in (_GBSG2, _BREAST_CANCER, _BREAST_CANCER_COLUMNS, _DIABETES)
+}
 """Every bundled data set by its name."""

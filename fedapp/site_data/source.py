@@ -7,6 +7,7 @@ import re
 import unicodedata
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,7 @@ import pandas as pd
 from fedapp.site_data.bundled import BUNDLED, BundledData, encode
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import SUFFIXES, read_file, site_file
+from fedapp.site_data.vertical import Spread, party_table
 from tasks.site.faults import SiteFault
 
 NodeConfig: TypeAlias = Mapping[str, object]
@@ -79,7 +81,14 @@ def site_name(node_config: NodeConfig) -> str:
     return name
 
 
-def load_frame(node_config: NodeConfig, *, data: str, partition: str, seed: int) -> pd.DataFrame:
+def load_frame(
+    node_config: NodeConfig,
+    *,
+    data: str,
+    partition: str = "iid",
+    seed: int,
+    spread: Spread | None = None,
+) -> pd.DataFrame:
     """Rows of a node.
 
     ====================================  =====================================================
@@ -103,6 +112,9 @@ def load_frame(node_config: NodeConfig, *, data: str, partition: str, seed: int)
         folder that is not the user's.
     partition : {"iid"}
         How the rows of a bundled data set or of one file are dealt to the sites.
+    spread : Spread, optional
+        Deal columns and labels of one file instead of its rows. A bundled data set with ids is
+        dealt so in any case, then by default in random order with evenly spread labels.
     seed : int
         Seed of the dealing, at least 0. Given seed and number of sites, every process deals
         alike.
@@ -141,6 +153,9 @@ def load_frame(node_config: NodeConfig, *, data: str, partition: str, seed: int)
         if os.path.isdir(path):  # unlike Path.is_dir, raises nothing
             return _site_rows(path, site=site, sites=sites)
         frame = read_file(path, where=f'data "{path}"')
+    spread = _spread(data, spread)
+    if spread is not None:
+        return party_table(frame, spread, site=site, sites=sites, seed=seed)
     rows = _dealt(len(frame), sites, seed, partition)[site]
     if len(rows) == 0:
         raise SiteFault(
@@ -240,6 +255,16 @@ def _count(node_config: NodeConfig, key: str, *, least: int) -> int:
             "bad-partition", f"{key} = {value!r} must be a whole number, at least {least}"
         )
     return value
+
+
+def _spread(data: str, asked: Spread | None) -> Spread | None:
+    """How columns are dealt; None where rows are. A bundled data set knows its own columns."""
+    bundled = BUNDLED.get(data)
+    if bundled is None:
+        return asked
+    if not bundled.id:
+        return None
+    return replace(asked or Spread(), id=bundled.id, label=bundled.label)
 
 
 @cache
