@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedapp.report import figures, roc_glm, survival
+from fedapp.report import figures, roc_glm, survival, vertical_xgboost
 from fedapp.report.ledger import Flow, format_bytes, format_ranges, site_traffic, sum_flows
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Page, Section, Table, render
 from fedapp.run_folder import RunFolder, RunRecord
@@ -42,7 +42,11 @@ class TaskReport(Protocol):
         """Draw the task's figures into `folder`; return its sections."""
 
 
-REPORTS: dict[str, TaskReport] = {"survival": survival, "roc-glm": roc_glm}
+REPORTS: dict[str, TaskReport] = {
+    "survival": survival,
+    "roc-glm": roc_glm,
+    "vertical-xgboost": vertical_xgboost,
+}
 """The report module of each task; a task without one gets the general parts."""
 
 _STATUS_WORDS = {

@@ -1,0 +1,169 @@
+"""Words of the report on a run of vertical XGBoost: key numbers and paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedapp.report.vertical_xgboost_tables import seconds_by_operation
+from fedapp.run_folder import RunRecord
+
+_SERVER = (
+    "The server learns gains, candidates of equal gain, bucket counts, the rank of each anonymous "
+    "feature in its owner's columns, refusals by label owners, and the shape of the trees; never a "
+    "row, a label, a sum of gradients, a name of a feature or a threshold."
+)
+_SPLIT_CLIENT = (
+    "The party that decrypts for another (its split client) is drawn once per training and is "
+    "trusted to ally with nobody: with the owner of the columns it would see every sum of the "
+    "owner's candidates, and with another label owner, who knows their order, sums by anonymous "
+    "candidate."
+)
+_SHUFFLED = (
+    "Candidates reach the split client in a secret order. The order by itself tells it nothing; "
+    "matching its own share of the sums with the totals links most of them again (59 to 93 % of "
+    "candidates on credit data, with 10 to 50 % of the labels its own)."
+)
+_NOT_SHUFFLED = (
+    "shuffle = false: the split client knows which anonymous feature and bucket each sum belongs "
+    "to."
+)
+_LABEL_OWNERS = (
+    "Label owners learn, for their own rows, the order of buckets of others' unnamed features, and "
+    "owner, anonymous feature, bucket and missing side of every split."
+)
+_KEYS = (
+    "The relay could swap keys that nobody compares: fingerprints are to be compared out of band, "
+    "and pinned in the node configuration."
+)
+_PLAIN = (
+    "encryption = none: the sums travelled without encryption, and nothing of what is said of "
+    "sums holds."
+)
+_TWO = "With two parties each finds the other's sums by subtracting its own from the total."
+_THREE = (
+    "With three parties, a split client and one other label owner together find the sums of the "
+    "third by subtraction."
+)
+
+
+def tree_lines(run: RunRecord) -> list[dict[str, Any]]:
+    """Lines of the metrics that are of a tree."""
+    return [line for line in run.rounds if isinstance(line.get("tree"), int)]
+
+
+def quality_words(run: RunRecord) -> tuple[str, str, str]:
+    """Name, value and detail of what the run is about: accuracy or RMSE, on evaluation rows."""
+    summary = run.summary
+    rmse = run.setting("vertical-xgboost.objective") == "reg:squarederror"
+    word, key = ("RMSE", "rmse") if rmse else ("Accuracy", "accuracy")
+    for part, rows in (("test", "on evaluation rows"), ("train", "on the rows of training")):
+        value = summary.get(f"{part}-{key}")
+        if value is not None:
+            digits = f"{value:.4g}" if rmse else f"{value:.3f}"
+            loss = summary.get(f"{part}-loss")
+            detail = rows if loss is None else f"{rows}; loss {loss:.4g}"
+            return word, digits, detail
+    return word, "–", "no result"
+
+
+def trees_words(run: RunRecord) -> tuple[str, str]:
+    """How many trees, and how deep they may be."""
+    grown = run.summary.get("trees", len(tree_lines(run)))
+    depth = run.setting("vertical-xgboost.max-depth")
+    kept = run.summary.get("trees-kept")
+    parts = [f"depth {depth} at most"] if depth is not None else []
+    if kept is not None and kept < grown:
+        parts.insert(0, f"of {grown} grown: stopped early")
+    return str(grown if kept is None else kept), ", ".join(parts)
+
+
+def encryption_words(run: RunRecord) -> tuple[str, str]:
+    """How sums were encrypted, and what it took."""
+    method = run.setting("vertical-xgboost.encryption")
+    if method is None:
+        return "–", "not recorded"
+    if method == "none":
+        return "none", "sums in clear"
+    parts = []
+    if "ciphertexts" in run.summary:
+        parts.append(f"{run.summary['ciphertexts']:,} ciphertexts".replace(",", "\u202f"))
+    seconds = seconds_by_operation(run.summary, tree_lines(run))
+    if seconds:
+        parts.append(f"{sum(seconds.values()):.3g} s of CPU")
+    bits = run.setting("vertical-xgboost.key-bits", 2048)
+    return f"Paillier {bits}", ", ".join(parts)
+
+
+def training_words(run: RunRecord) -> list[str]:
+    """What the losses are, and where they come from."""
+    words = (
+        "Losses and metrics are sums over the label owners, added under masks: no party tells its "
+        "own. They arrive with the first reply of the next tree."
+    )
+    if run.setting("vertical-xgboost.test-fraction") == 0:
+        words += " No rows were kept for evaluation: all is measured on the rows of training."
+    return [words]
+
+
+def central_words(central: Mapping[str, Any]) -> list[str]:
+    """Whether the trees are those of a central fit."""
+    words = (
+        "A simulation has all columns and labels in one place: the same settings on the joined "
+        "table, fitted by one party."
+    )
+    if "same-trees" in central:
+        words += (
+            " All splits and leaves are the same, bit for bit."
+            if central["same-trees"]
+            else " The trees are not the same."
+        )
+    return [words]
+
+
+def trust_words(run: RunRecord) -> list[str]:
+    """The run's statements on trust as they stand, or those of its configuration."""
+    stated = run.summary.get("trust")
+    if isinstance(stated, list) and stated:
+        return [str(sentence) for sentence in stated]
+    if isinstance(stated, str) and stated:
+        return [stated]
+    parties = run.summary.get("n-sites")
+    shuffled = run.setting("vertical-xgboost.shuffle", True)
+    return trust_statements(
+        encryption=str(run.setting("vertical-xgboost.encryption", "paillier")),
+        aggregator=str(run.setting("vertical-xgboost.aggregator", "server")),
+        shuffle=bool(shuffled),
+        num_parties=parties if isinstance(parties, int) else None,
+    )
+
+
+def trust_statements(
+    *, encryption: str, aggregator: str, shuffle: bool, num_parties: int | None
+) -> list[str]:
+    """Sentences on whom the parties trust with what.
+
+    Parameters
+    ----------
+    encryption : {"paillier", "none"}
+    aggregator : {"server", "source"}
+    shuffle : bool
+    num_parties : int or None
+        None if it is not known.
+    """
+    adds = (
+        "Ciphertexts are added by the server, which holds no key and no rows."
+        if aggregator == "server"
+        else "Ciphertexts go sealed to the owner of the columns, which adds, shuffles and "
+        "re-randomises them."
+    )
+    few = {2: [_TWO], 3: [_THREE]}.get(num_parties or 0, [])
+    return [
+        *([_PLAIN] if encryption == "none" else [adds]),
+        *few,
+        _SPLIT_CLIENT,
+        _SHUFFLED if shuffle else _NOT_SHUFFLED,
+        _LABEL_OWNERS,
+        _SERVER,
+        _KEYS,
+    ]
