@@ -21,9 +21,11 @@ QUALITIES = (
 _OPERATIONS = {
     "encrypt": "encrypt",
     "encrypt-own": "encrypt own share",
-    "rerandomise": "re-randomise",
-    "add": "add",
+    "check": "check",
     "fold": "fold",
+    "mask": "mask what is refused",
+    "add": "add",
+    "rerandomise": "re-randomise",
     "decrypt": "decrypt",
 }
 
