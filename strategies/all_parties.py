@@ -1,0 +1,97 @@
+"""Exchanges in which every party has to answer: of a joined model none may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from logging import WARNING
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.supercore import log
+
+from strategies.exchange import Exchange, Fault, TooFewSites
+from strategies.membership import Refused
+
+Reply = TypeVar("Reply")
+
+_NOT_A_VERDICT = frozenset({"late", "malformed", "not-sent", "misrouted", "error", "internal"})
+"""Kinds of fault that say something of the runtime or the code, not of rows or settings."""
+
+
+def ask_all(
+    exchange: Exchange,
+    contents: Mapping[str, RecordDict],
+    message_type: str,
+    parse: Callable[[RecordDict], Reply],
+    *,
+    step: str,
+) -> dict[str, Reply]:
+    """Make an exchange with parties, all of which have to answer.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        Knows their names.
+    contents : mapping of str to RecordDict
+        What each party is sent.
+    message_type : str
+    parse : callable
+        ``from_record`` of the reply.
+    step : str
+        Name of the step, for faults.
+
+    Returns
+    -------
+    dict of str to object
+        Reply by party, in the order of names.
+
+    Raises
+    ------
+    Refused
+        If parties found something wrong with rows, settings or messages: each reason once, with
+        who says it.
+    TooFewSites
+        If a party is lost.
+    """
+    nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
+    before = len(exchange.faults)
+    messages = [
+        Message(content, dst_node_id=nodes[name], message_type=message_type)
+        for name, content in contents.items()
+        if name in nodes
+    ]
+    try:
+        read = dict(exchange.read(exchange.send_and_receive(messages), parse))
+    except TooFewSites:
+        read = {}
+    lost = [name for name in sorted(contents) if name not in read]
+    if lost:
+        raise _end_of_run(exchange.faults[before:], lost, step=step)
+    return {name: read[name] for name in sorted(read)}
+
+
+def _end_of_run(faults: list[Fault], lost: list[str], *, step: str) -> Exception:
+    verdicts = [fault for fault in faults if fault.code not in _NOT_A_VERDICT]
+    if verdicts and len(verdicts) == len(faults):
+        said_by: dict[str, list[str]] = {}
+        for fault in verdicts:
+            said_by.setdefault(fault.reason, []).append(fault.site)
+        return Refused([f"{', '.join(sorted(names))}: {why}" for why, names in said_by.items()])
+    return TooFewSites(
+        f"{step}: no usable answer of {', '.join(lost)}; every party's columns and labels are "
+        "needed: begin a new run",
+        faults,
+    )
+
+
+def tell_all(exchange: Exchange, content: RecordDict, message_type: str) -> None:
+    """Tell all parties something that needs no answer; whoever does not hear it is passed over."""
+    try:
+        exchange.send_and_receive(
+            [
+                Message(content, dst_node_id=node, message_type=message_type)
+                for node in exchange.get_node_ids()
+            ]
+        )
+    except Exception as error:  # the run has ended already; this must not hide why
+        log(WARNING, "not everybody heard that the run has ended: %s", type(error).__name__)

@@ -1,0 +1,84 @@
+"""Whether the parties of a vertical run fit together, from what they told at the introduction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strategies.membership import Refused
+from tasks.secure.roster import Roster
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.labels import negative_label_fault
+from tasks.vertical_xgboost.messages import PaillierBundle, PartyFacts
+from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
+
+
+def check_parties(config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]) -> None:
+    """Refuse parties whose rows or labels do not fit together.
+
+    Raises
+    ------
+    Refused
+        All faults at once.
+    """
+    faults: list[str] = []
+    least = 2 if config.allow_two_parties else 3
+    if len(facts) < least:
+        faults.append(
+            f"{len(facts)} parties: allowed are 3 and more (of two, each finds the other's sums by "
+            "subtraction; vertical-xgboost.allow-two-parties = true permits it)"
+        )
+    by_rows: dict[int, list[str]] = {}
+    by_digest: dict[bytes, list[str]] = {}
+    for name, fact in sorted(facts.items()):
+        by_rows.setdefault(fact.num_rows, []).append(name)
+        by_digest.setdefault(fact.digest, []).append(name)
+    if len(by_rows) > 1:
+        groups = "; ".join(f"{rows} at {', '.join(who)}" for rows, who in by_rows.items())
+        faults.append(f"the parties have different numbers of rows: {groups}")
+    elif len(by_digest) > 1:
+        groups = " / ".join(", ".join(who) for who in by_digest.values())
+        faults.append(
+            f"the parties' row ids differ ({groups}): every party needs the same ids (and the run "
+            "one seed and test-fraction)"
+        )
+    elif all(fact.num_evaluation >= fact.num_rows for fact in facts.values()):
+        faults.append("no rows are left for training")
+    fault = negative_label_fault({name: fact.negative_label for name, fact in facts.items()})
+    if fault:
+        faults.append(fault)
+    if faults:
+        raise Refused(faults)
+
+
+def read_paillier_keys(
+    config: VerticalXGBoostConfig, roster: Roster, facts: Mapping[str, PartyFacts]
+) -> tuple[PublicKey | None, ...]:
+    """Paillier key of each party in the order of names; None where nothing is encrypted.
+
+    Raises
+    ------
+    Refused
+        If a key is malformed, weak, or another party's too.
+    """
+    if config.encryption == "none":
+        return tuple(None for _ in roster.names)
+    keys: dict[str, PublicKey] = {}
+    faults: list[str] = []
+    for name in roster.names:
+        try:
+            bundle = PaillierBundle.from_bytes(facts[name].paillier)
+            keys[name] = PublicKey.from_bytes(
+                bundle.key, owner=name, allow_weak_key=config.allow_weak_key
+            )
+        except SiteFault as fault:
+            faults += fault.reasons
+        except ValueError:
+            faults.append(f"{name}: what it sent is no Paillier key")
+    try:
+        check_distinct(keys)
+    except SiteFault as fault:
+        faults += fault.reasons
+    if faults:
+        raise Refused(faults)
+    return tuple(keys[name] for name in roster.names)

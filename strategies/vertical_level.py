@@ -1,0 +1,174 @@
+"""What the server does at one level of a tree: secret orders, totals, and who wins a node.
+
+It has ciphertexts without the key, gains without sums, and numbers of candidates without features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.vertical_xgboost.buckets import BoolArray
+from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
+from tasks.vertical_xgboost.decide_messages import SealedOffer
+from tasks.vertical_xgboost.gains import BestSplit
+from tasks.vertical_xgboost.messages import HistogramsReply, SealedDecision
+from tasks.vertical_xgboost.paillier.keys import PublicKey
+from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums
+from tasks.vertical_xgboost.secret_order import secret_permutation
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the server knows of all parties as sources, in the order of names.
+
+    Attributes
+    ----------
+    names : tuple of str
+    split_clients : tuple of int
+        Place of each source's split client.
+    layouts : tuple of CandidateLayout
+    positions : tuple of (candidates,) intp
+        Place of each candidate in the canonical order.
+    keys : tuple of PublicKey or None
+        Of each party.
+    """
+
+    names: tuple[str, ...]
+    split_clients: tuple[int, ...]
+    layouts: tuple[CandidateLayout, ...]
+    positions: tuple[IntpArray, ...]
+    keys: tuple[PublicKey | None, ...]
+
+
+class Level:
+    """One level of a tree at the server.
+
+    Parameters
+    ----------
+    sources : Sources
+    nodes : int
+        Open nodes.
+    has_splits : bool
+        False where trees have depth 0: then only full sums are asked for.
+    shuffle : bool
+        Draw a fresh secret order of each source's candidates.
+    """
+
+    def __init__(self, sources: Sources, *, nodes: int, has_splits: bool, shuffle: bool) -> None:
+        self.sources = sources
+        counts = [la.num_candidates if has_splits else 0 for la in sources.layouts]
+        self.shapes = [LevelShape(count, nodes) for count in counts]
+        self.shuffle = shuffle
+        self.orders = [
+            secret_permutation(count) if shuffle else np.arange(count, dtype=np.intp)
+            for count in counts
+        ]
+
+    def orders_for(self, receiver: int) -> dict[str, IntpArray]:
+        """Orders that a party is told: not of sources that it decrypts for."""
+        if not self.shuffle:
+            return {}
+        return {
+            name: self.orders[source]
+            for source, name in enumerate(self.sources.names)
+            if self.sources.split_clients[source] != receiver
+        }
+
+    def refused(self, replies: Mapping[str, HistogramsReply]) -> dict[int, BoolArray]:
+        """Candidates that some owner refuses, in the level's order, by source."""
+        found: dict[int, BoolArray] = {}
+        for source, name in enumerate(self.sources.names):
+            shape = self.shapes[source]
+            for owner, reply in zip(self.sources.names, replies.values(), strict=True):
+                mask = reply.refused.get(name)
+                if mask is None:
+                    continue
+                if mask.shape != shape.sums[:2]:
+                    raise ValueError(f"{owner}: refusals of another shape")
+                if self._is_single(source, owner):
+                    mask = np.concatenate([mask[:1], mask[1:][self.orders[source]]])
+                found[source] = found[source] | mask if source in found else mask
+        return found
+
+    def totals(
+        self,
+        replies: Mapping[str, HistogramsReply],
+        sums: ProtectedSums,
+        refused: Mapping[int, BoolArray],
+    ) -> dict[int, bytes]:
+        """Add up the owners' sums for each source, without reading them."""
+        sources = self.sources
+        totals = {}
+        for source, name in enumerate(sources.names):
+            split_client = sources.split_clients[source]
+            totals[source] = sums.total(
+                {at: reply.shares[name] for at, reply in enumerate(replies.values())},
+                self.shapes[source],
+                key=sources.keys[split_client],
+                single=split_client if self.shuffle else None,
+                order=self.orders[source],
+                refused=refused.get(source),
+            )
+        return totals
+
+    def ciphertexts(self, sums: ProtectedSums) -> int:
+        """How many ciphertexts all owners send."""
+        return sum(
+            sums.count(shape, single=self._is_single(source, owner))
+            for source, shape in enumerate(self.shapes)
+            for owner in self.sources.names
+        )
+
+    def best_splits(
+        self, offers: Mapping[int, Sequence[SealedOffer]]
+    ) -> list[list[BestSplit | None]]:
+        """Best split of each node by each source, with candidates under their own numbers."""
+        nodes = self.shapes[0].nodes
+        found: list[list[BestSplit | None]] = [[] for _ in range(nodes)]
+        for source in range(len(self.sources.names)):
+            order = self.orders[source]
+            for node, offer in enumerate(offers[source]):
+                split = None
+                if len(offer.places):
+                    split = BestSplit(offer.gain, np.sort(order[offer.places]))
+                found[node].append(split)
+        return found
+
+    def split(
+        self,
+        chosen: tuple[int, int],
+        offers: Mapping[int, Sequence[SealedOffer]],
+        *,
+        node: int,
+        receiver: int,
+    ) -> SealedDecision:
+        """What a party is told of a node that is split.
+
+        Parameters
+        ----------
+        chosen : (int, int)
+            Source and number of the candidate.
+        offers : mapping of source to offers
+        node : int
+            Place of the node among the open ones.
+        receiver : int
+        """
+        source, number = chosen
+        offer = offers[source][node]
+        place = int(np.flatnonzero(self.orders[source] == number)[0])
+        at = int(np.flatnonzero(offer.places == place)[0])
+        weights = offer.sealed[at][receiver] if offer.sealed else b""
+        return SealedDecision(source, number, place, weights)
+
+    def leaf(
+        self, offers: Mapping[int, Sequence[SealedOffer]], *, source: int, node: int, receiver: int
+    ) -> SealedDecision:
+        """What a party is told of a node that becomes a leaf, by a source's split client."""
+        return SealedDecision(source, -1, -1, offers[source][node].sealed[0][receiver])
+
+    def _is_single(self, source: int, owner: str) -> bool:
+        sources = self.sources
+        return self.shuffle and sources.names[sources.split_clients[source]] == owner

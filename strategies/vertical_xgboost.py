@@ -1,0 +1,539 @@
+"""Gradient-boosted trees over columns and labels spread over parties: the PIVODL protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+
+from strategies.all_parties import ask_all, tell_all
+from strategies.exchange import Exchange
+from strategies.membership import Refused
+from strategies.vertical_checks import check_parties, read_paillier_keys
+from strategies.vertical_level import Level, Sources
+from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
+from tasks.secure.roster import Roster
+from tasks.secure.secure_sums import MaskedVector, unmask_sum
+from tasks.site.messages import TaskPart
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest, SealedOffer
+from tasks.vertical_xgboost.early_stopping import EarlyStopping
+from tasks.vertical_xgboost.fixed_point import FixedPointScale
+from tasks.vertical_xgboost.gains import BestSplit, winner
+from tasks.vertical_xgboost.messages import (
+    BUCKETS,
+    FINISH,
+    HISTOGRAMS,
+    LABELS,
+    LABELS_STEP,
+    STOP,
+    BucketsReply,
+    BucketsRequest,
+    FinishReply,
+    FinishRequest,
+    HistogramsReply,
+    HistogramsRequest,
+    LabelsReply,
+    LabelsRequest,
+    PartyFacts,
+    Sealed,
+    SealedDecision,
+    StartOfTraining,
+    StopRequest,
+    metrics_step,
+)
+from tasks.vertical_xgboost.objectives import Metrics, base_score_of, label_scale, objective_of
+from tasks.vertical_xgboost.protected_sums import protected_sums
+from tasks.vertical_xgboost.secret_order import draw_split_clients
+from tasks.vertical_xgboost.stopwatch import Stopwatch
+from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit, OwnedTree
+
+Decisions = Sequence[Sequence[SealedDecision]]
+"""For each party, what it is told of each open node: the same, but for sealed weights."""
+
+
+class VerticalXGBoost(Strategy):
+    """Trees that one XGBoost on the joined table would build, after parties were introduced.
+
+    Every party is *source* of splits on its own columns, and *label owner* of some rows. For each
+    source another party, its *split client*, has the key that decrypts the source's sums. The
+    server adds ciphertexts, compares gains, and carries what parties seal for one another.
+
+    Steps, each one exchange:
+
+    1. ``labels`` (:meth:`gather_labels`): keys of all parties go round; each tells the others,
+       sealed, whose labels it owns, and the server the sum of its labels under masks.
+    2. ``buckets`` (:meth:`gather_buckets`): each source tells each label owner, sealed, the buckets
+       of that owner's rows on renumbered features; the server gets counts and ranks.
+    3. For each level of each tree ``histograms`` (:meth:`gather_histograms`): parties hear what
+       became of the level above, and send sums of gradients and Hessians for every open node and
+       every candidate of every source, encrypted for the source's split client.
+    4. ``decide`` (:meth:`gather_offers`): split clients decrypt the totals and answer the best
+       gain, the records that reach it, and sealed weights of leaves. The server takes the largest
+       gain (:meth:`decide`).
+    5. ``finish`` (:meth:`finish`): the last decisions; each party keeps its part of the model.
+
+    With the introduction (:func:`strategies.membership.meet_sites`) at most 4 + 2 T max(d, 1)
+    exchanges for T trees of depth d. Losses and metrics of a tree are summed under masks and come
+    with the next tree's first reply, so early stopping discards that exchange.
+
+    **What is revealed.** To the server: gains, records that tie, refusals of ``min-instances``,
+    bucket counts of unnamed features, ranks of columns, shape of the trees, mean label, losses;
+    never a row, label, gradient, sum, name of a column or threshold (with ``encryption = "none"``
+    it reads all sums). To a split client: sums over all parties per node and unnamed candidate.
+    With three parties, one that knows the order of candidates and colludes with the split client
+    exposes the third by subtraction; with two parties subtraction needs no collusion. Shuffling
+    hides from the split client which candidate is which, but its own share of the labels may tell
+    it much of that. To a label owner: the order of its own rows along unnamed features of others,
+    and source, unnamed feature, bucket and side of every split. To a source: weights of leaves
+    and through them something of others' labels, but no sums.
+
+    **Parties that are lost** end the run: a model of all columns cannot go on without some. All
+    others are then told why (``stop``) and forget their keys.
+
+    Parameters
+    ----------
+    config : VerticalXGBoostConfig
+    parties : mapping of str to TaskPart
+        What each told at its introduction.
+    after_tree : callable, optional
+        Takes a :class:`~strategies.vertical_result.GrownTree`.
+    folder : str
+        Simulation only: where parties write their parts of the model.
+
+    Raises
+    ------
+    strategies.membership.Refused
+        If the parties' rows, labels or keys do not fit together.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: VerticalXGBoostConfig,
+        parties: Mapping[str, TaskPart],
+        after_tree: Callable[[GrownTree], None] | None = None,
+        folder: str = "",
+    ) -> None:
+        self.config = config
+        self.facts = {name: PartyFacts.from_facts(part.facts) for name, part in parties.items()}
+        self.bundles = {name: part.key_bundle for name, part in parties.items()}
+        self.names = tuple(sorted(parties))
+        self.folder = folder
+        self._after_tree = after_tree
+        self.objective = objective_of(config)
+        self.watch = Stopwatch()
+        self.stopping = EarlyStopping(config.early_stopping_rounds)
+        self.grown: list[GrownTree] = []
+        # Of the run under way:
+        self.roster: Roster
+        self.sources: Sources
+        self._start: StartOfTraining | None = None
+        self._sealed: dict[str, Sealed] = {}
+        self._records: dict[str, int] = dict.fromkeys(self.names, 0)
+        self._waiting: OwnedTree
+        self._loss_scale: FixedPointScale
+        self._ciphertexts = 0
+        self._mark: tuple[int, int, int, dict[str, float]] = (0, 0, 0, {})
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> VerticalResult:
+        """Train a model.
+
+        Parameters
+        ----------
+        grid : Grid
+            Any Grid; an Exchange whose nodes are the parties, by name.
+        num_rounds : int, optional
+            Trees to grow, at most; the configuration's ``num-trees`` if not given.
+        timeout : float
+            Seconds to wait for a reply.
+
+        Raises
+        ------
+        strategies.membership.Refused
+            If something is wrong with rows or settings; all parties are told.
+        strategies.exchange.TooFewSites
+            If a party is lost.
+        """
+        exchange = Exchange.around(
+            grid, timeout=timeout, disclosures=vertical_disclosures(self.config)
+        )
+        try:
+            return self._train(exchange, num_rounds or self.config.num_trees)
+        except Exception as end:
+            # The reason of an unexpected error may hold anything: only its kind goes round.
+            known = isinstance(end, Refused)
+            reason = str(end) if known else f"{type(end).__name__} at the server"
+            tell_all(exchange, StopRequest(reason).to_record(), STOP)
+            raise
+
+    def _train(self, exchange: Exchange, num_trees: int) -> VerticalResult:
+        check_parties(self.config, self.facts)
+        base_score, base_margin = self.gather_labels(exchange)
+        self.gather_buckets(exchange, base_margin)
+        decisions: Decisions = [[] for _ in self.names]
+        for number in range(num_trees):
+            tree: GrowingTree[OwnedSplit] = GrowingTree(self.config.max_depth)
+            while tree.open_nodes or (tree.max_depth == 0 and not tree.depth):
+                level, replies = self.gather_histograms(exchange, number, tree, decisions)
+                if tree.depth == 0 and number and self._tree_is_done(exchange, replies):
+                    decisions = [[] for _ in self.names]
+                    break
+                offers = self.gather_offers(exchange, number, tree, level, replies)
+                decisions = self.decide(tree, level, offers)
+            else:
+                self._note_tree(tree)
+                continue
+            break
+        self.finish(exchange, decisions)
+        return VerticalResult(
+            parties=self.names,
+            split_clients={
+                name: self.names[self.sources.split_clients[at]]
+                for at, name in enumerate(self.names)
+            },
+            base_score=base_score,
+            base_margin=base_margin,
+            trees=tuple(self.grown),
+            trees_to_keep=self.stopping.trees_to_keep,
+            seconds=dict(self.watch.seconds),
+            roster_fingerprint=self.roster.fingerprint,
+            num_rows=self._num_rows,
+            num_evaluation=self._num_evaluation,
+            num_features={
+                name: self.sources.layouts[at].num_features for at, name in enumerate(self.names)
+            },
+        )
+
+    # What a subclass may change ---------------------------------------------------------------
+
+    def choose_split_clients(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        """Place of each source's split client, another party; drawn once a training.
+
+        Redrawn at every node, a source would meet a split client that colludes with it almost
+        surely.
+        """
+        return draw_split_clients(len(names))
+
+    def choose_split(self, node: int, splits: Sequence[BestSplit | None]) -> tuple[int, int] | None:
+        """Source and candidate that split a node: largest gain, ties in canonical order.
+
+        Parameters
+        ----------
+        node : int
+            Number of the node in its tree.
+        splits : sequence of BestSplit or None
+            Best of each source, with the numbers of all candidates that reach its gain.
+
+        Returns
+        -------
+        (source, candidate) or None
+            None only where no source has a candidate: else nobody knows the leaf's weight.
+        """
+        return winner(splits, self.sources.positions)
+
+    def stop_after(self, grown: GrownTree) -> bool:
+        """Whether this tree was the last one; by default XGBoost's early stopping."""
+        return self.stopping.update(grown.evaluation_loss)
+
+    def after_tree(self, grown: GrownTree) -> None:
+        """Told of each tree once its metrics are known; by default logs it."""
+        quality = self.objective.quality_name
+        parts = [f"training loss {grown.train.loss:.5f}"]
+        if grown.evaluation is not None:
+            parts.append(f"test loss {grown.evaluation.loss:.5f}")
+            parts.append(f"test {quality} {grown.evaluation.quality:.4f}")
+        log(INFO, "tree %d: %s", grown.number, ", ".join(parts))
+        if self._after_tree is not None:
+            self._after_tree(grown)
+
+    # The steps --------------------------------------------------------------------------------
+
+    def gather_labels(self, exchange: Exchange) -> tuple[float, float]:
+        """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
+        config, names = self.config, self.names
+        self.roster = Roster.from_bundles(
+            [self.bundles[name] for name in names], run=f"run-{exchange.run.run_id}"
+        )
+        keys = read_paillier_keys(config, self.roster, self.facts)
+        split_clients = self.choose_split_clients(names)
+        self.sources = Sources(names, split_clients, (), (), keys)
+        scale = label_scale([fact.label_exponent for fact in self.facts.values()], config)
+        request = LabelsRequest(
+            self.roster.to_bytes(),
+            tuple(self.facts[name].paillier for name in names),
+            split_clients,
+            scale.exponent,
+        ).to_record()
+        replies = ask_all(
+            exchange,
+            dict.fromkeys(names, request),
+            LABELS,
+            LabelsReply.from_record,
+            step="labels",
+        )
+        self._route({name: reply.sealed for name, reply in replies.items()})
+        self._add_seconds(replies)
+        total, training, owned = self._sum(
+            {name: reply.masked for name, reply in replies.items()}, LABELS_STEP
+        )
+        if owned != self._num_rows or training != self._num_rows - self._num_evaluation:
+            return 0.5, 0.0  # the parties see by themselves which rows have no or two owners
+        base_score = base_score_of(total, training, scale, config)
+        return base_score, self.objective.base_margin(base_score)
+
+    def gather_buckets(self, exchange: Exchange, base_margin: float) -> None:
+        """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
+        replies = ask_all(
+            exchange,
+            {
+                name: BucketsRequest(self._sealed[name], base_margin).to_record()
+                for name in self.names
+            },
+            BUCKETS,
+            BucketsReply.from_record,
+            step="buckets",
+        )
+        self._route({name: reply.sealed for name, reply in replies.items()})
+        self._add_seconds(replies)
+        told = [reply.gradient_exponent for reply in replies.values()]
+        scales = self.objective.gradient_scales(told, bits=self.config.fixed_point_bits)
+        self._loss_scale = self.objective.loss_scale(scales)
+        layouts = tuple(reply.layout for reply in replies.values())
+        positions = tuple(
+            reply.layout.canonical_positions(reply.ranks) for reply in replies.values()
+        )
+        before = self.sources
+        self.sources = Sources(before.names, before.split_clients, layouts, positions, before.keys)
+        self._start = StartOfTraining({}, layouts, scales.gradient.exponent)
+
+    def gather_histograms(
+        self, exchange: Exchange, number: int, tree: GrowingTree[OwnedSplit], decisions: Decisions
+    ) -> tuple[Level, dict[str, HistogramsReply]]:
+        """Step 3, ``histograms``: tell decisions of the level above, gather sums of this one."""
+        level = Level(
+            self.sources,
+            nodes=len(tree.open_nodes) or 1,
+            has_splits=self.config.max_depth > 0,
+            shuffle=self.config.shuffle,
+        )
+        start, self._start = self._start, None
+        contents = {}
+        for at, name in enumerate(self.names):
+            first = None
+            if start is not None:
+                first = StartOfTraining(
+                    self._sealed.pop(name), start.layouts, start.gradient_exponent
+                )
+            request = HistogramsRequest(
+                number, tree.depth, tuple(decisions[at]), level.orders_for(at), first
+            )
+            contents[name] = request.to_record()
+        replies = ask_all(
+            exchange, contents, HISTOGRAMS, HistogramsReply.from_record, step="histograms"
+        )
+        self._add_seconds(replies)
+        return level, replies
+
+    def gather_offers(
+        self,
+        exchange: Exchange,
+        number: int,
+        tree: GrowingTree[OwnedSplit],
+        level: Level,
+        replies: dict[str, HistogramsReply],
+    ) -> dict[int, Sequence[SealedOffer]]:
+        """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back."""
+        num_training = self._num_rows - self._num_evaluation
+        sums = protected_sums(self.config, num_training=num_training, watch=self.watch)
+        refused = level.refused(replies)
+        totals = level.totals(replies, sums, refused)
+        self._ciphertexts += level.ciphertexts(sums)
+        contents = {}
+        for at in sorted(set(self.sources.split_clients)):
+            own = [s for s, client in enumerate(self.sources.split_clients) if client == at]
+            contents[self.names[at]] = DecideRequest(
+                number,
+                tree.depth,
+                {self.names[source]: totals[source] for source in own},
+                {self.names[source]: refused[source] for source in own if source in refused},
+            ).to_record()
+        answers = ask_all(
+            exchange,
+            contents,
+            DECIDE,
+            lambda content: DecideReply.from_record(
+                content,
+                nodes=level.shapes[0].nodes,
+                parties=len(self.names),
+                is_last=tree.is_last_level,
+            ),
+            step="decide",
+        )
+        self._add_seconds(answers)
+        return {
+            source: answers[self.names[client]].offers[self.names[source]]
+            for source, client in enumerate(self.sources.split_clients)
+        }
+
+    def decide(
+        self,
+        tree: GrowingTree[OwnedSplit],
+        level: Level,
+        offers: Mapping[int, Sequence[SealedOffer]],
+    ) -> Decisions:
+        """Let a source win each open node, or make it a leaf; the tree grows by the level."""
+        splits: list[OwnedSplit | None] = []
+        told: list[list[SealedDecision]] = [[] for _ in self.names]
+        for at, best in enumerate(level.best_splits(offers)):
+            node = tree.open_nodes[at] if tree.open_nodes else 0
+            chosen = self.choose_split(node, best)
+            if chosen is None:
+                source = self._source_above(tree, node)
+                for receiver, said in enumerate(told):
+                    said.append(level.leaf(offers, source=source, node=at, receiver=receiver))
+                splits.append(None)
+                continue
+            for receiver, said in enumerate(told):
+                said.append(level.split(chosen, offers, node=at, receiver=receiver))
+            owner = self.names[chosen[0]]
+            splits.append(OwnedSplit(owner, self._records[owner]))
+            self._records[owner] += 1
+        if tree.max_depth:
+            tree.grow(splits)
+        else:
+            tree.depth = 1
+        return told
+
+    def finish(self, exchange: Exchange, decisions: Decisions) -> None:
+        """Step 5, ``finish``: each party hears the last decisions and keeps its part."""
+        keep = self.stopping.trees_to_keep if not decisions[0] else len(self.grown) + 1
+        contents = {
+            name: FinishRequest(tuple(decisions[at]), keep, self.folder).to_record()
+            for at, name in enumerate(self.names)
+        }
+        replies = ask_all(exchange, contents, FINISH, FinishReply.from_record, step="finish")
+        self._add_seconds(replies)
+        if decisions[0]:
+            self._tree_is_done(exchange, replies)
+
+    # Parts of the steps -----------------------------------------------------------------------
+
+    @property
+    def _num_rows(self) -> int:
+        return self.facts[self.names[0]].num_rows
+
+    @property
+    def _num_evaluation(self) -> int:
+        return self.facts[self.names[0]].num_evaluation
+
+    def _source_above(self, tree: GrowingTree[OwnedSplit], node: int) -> int:
+        """Source of the parent's split; at the root the first party."""
+        for parent, children in tree.children.items():
+            if node in children:
+                return self.names.index(tree.splits[parent].source)
+        return 0
+
+    def _route(self, sealed: Mapping[str, Sealed]) -> None:
+        """Sort what was sealed by receiver, to be carried with the next request."""
+        self._sealed = {
+            to: {sender: parts[to] for sender, parts in sealed.items() if to in parts}
+            for to in self.names
+        }
+
+    def _sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
+        sums = unmask_sum(list(masked.values()), roster=self.roster, step=step)
+        return tuple(int(value) for value in sums)
+
+    def _add_seconds(self, replies: Mapping[str, Any]) -> None:
+        for reply in replies.values():
+            self.watch.add(reply.seconds)
+
+    def _note_tree(self, tree: GrowingTree[OwnedSplit]) -> None:
+        """Keep a tree whose metrics come with the next reply."""
+        self._waiting = OwnedTree(dict(tree.splits), dict(tree.children))
+
+    def _tree_is_done(
+        self, exchange: Exchange, replies: Mapping[str, HistogramsReply] | Mapping[str, FinishReply]
+    ) -> bool:
+        """Read a tree's metrics; True if it was the last one."""
+        number = len(self.grown)
+        masked = {name: reply.metrics for name, reply in replies.items()}
+        found = {name: metrics for name, metrics in masked.items() if metrics is not None}
+        loss, hits, test_loss, test_hits = self._sum(found, metrics_step(number))
+        evaluation = None
+        if self._num_evaluation:
+            evaluation = self._metrics(test_loss, test_hits, self._num_evaluation)
+        exchanges, size, ciphertexts, seconds = self._since_last_tree(exchange)
+        grown = GrownTree(
+            number=number + 1,
+            tree=self._waiting,
+            train=self._metrics(loss, hits, self._num_rows - self._num_evaluation),
+            evaluation=evaluation,
+            evaluation_loss=test_loss,
+            exchanges=exchanges,
+            bytes=size,
+            ciphertexts=ciphertexts,
+            seconds=seconds,
+        )
+        self.grown.append(grown)
+        stops = self.stop_after(grown)
+        self.after_tree(grown)
+        return stops
+
+    def _metrics(self, loss: int, hits: int, rows: int) -> Metrics:
+        return self.objective.metrics(loss, hits, rows, self._loss_scale)
+
+    def _since_last_tree(self, exchange: Exchange) -> tuple[int, int, int, dict[str, float]]:
+        now = exchange.count, exchange.bytes_sent(), self._ciphertexts, dict(self.watch.seconds)
+        count, size, ciphertexts, seconds = self._mark
+        self._mark = now
+        spent = {name: value - seconds.get(name, 0.0) for name, value in now[3].items()}
+        return now[0] - count, now[1] - size, now[2] - ciphertexts, spent
+
+    # What Flower's Strategy has and this protocol does not need ----------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address nobody: :meth:`start` runs the protocol."""
+        return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return nothing."""
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address nobody: metrics come with the trees."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None."""
+        return None
+
+    def summary(self) -> None:
+        """Log how the strategy is set up."""
+        config = self.config
+        log(INFO, "\t├──> Parties: %s", ", ".join(self.names))
+        log(INFO, "\t├──> Trees: %d of depth %d", config.num_trees, config.max_depth)
+        log(INFO, "\t└──> Encryption: %s", config.encryption)

@@ -1,0 +1,188 @@
+"""The second exchange of a level: totals to split clients, gains and sealed leaves back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from tasks.vertical_xgboost.candidates import IntpArray
+from tasks.vertical_xgboost.messages import Seconds, array_record
+from tasks.vertical_xgboost.split_client import NodeOffer
+
+DECIDE = "query.vertical_decide"
+
+
+def leaves_step(*, tree: int, level: int, source: int, node: int, place: int) -> str:
+    """Name of the step under which weights are sealed.
+
+    Parameters
+    ----------
+    tree, level : int
+    source : int
+        Place of the source whose split client seals.
+    node : int
+        Place of the node among the open ones.
+    place : int
+        Of the candidate in the level's order; -1: the node as a leaf.
+    """
+    return f"leaves-{tree}-{level}-{source}-{node}-{place}"
+
+
+@dataclass(frozen=True, eq=False)
+class DecideRequest:
+    """Server to a split client: totals of the sources that it decrypts for.
+
+    Attributes
+    ----------
+    tree, level : int
+    totals : mapping of source to bytes
+        Ciphertexts, in the level's secret order.
+    refused : mapping of source to (1 + candidates, nodes) bool
+    """
+
+    tree: int
+    level: int
+    totals: Mapping[str, bytes]
+    refused: Mapping[str, NDArray[np.bool_]]
+
+    reveals: ClassVar[str] = (
+        "sums of gradients over all parties for each open node and each candidate of a source, "
+        "without feature, bucket or rows of a candidate"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        return RecordDict(
+            {
+                "decide": ConfigRecord({"tree": self.tree, "level": self.level}),
+                "totals": ConfigRecord(dict(self.totals)),
+                "refused": array_record(self.refused),
+            }
+        )
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> DecideRequest:
+        """Read the message's content; raises KeyError if it is malformed."""
+        at = content.config_records["decide"]
+        refused = content.array_records["refused"]
+        return cls(
+            cast(int, at["tree"]),
+            cast(int, at["level"]),
+            {name: cast(bytes, v) for name, v in content.config_records["totals"].items()},
+            {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SealedOffer:
+    """What a split client offers for one node of one source.
+
+    Attributes
+    ----------
+    gain : float
+        0 if no candidate is eligible.
+    places : (r,) intp
+        All that reach it, in the level's order.
+    sealed : tuple of tuple of bytes
+        For each `NodeOffer.weights`, one sealed for each party in the order of names.
+    """
+
+    gain: float
+    places: IntpArray
+    sealed: tuple[tuple[bytes, ...], ...]
+
+    @staticmethod
+    def num_weights(places: int, *, is_last: bool) -> int:
+        """How many weights an offer with so many places has."""
+        return 1 if not places else places if is_last else 0
+
+    @classmethod
+    def of(cls, offer: NodeOffer, sealed: Sequence[Sequence[bytes]]) -> SealedOffer:
+        """An offer with its weights sealed."""
+        return cls(offer.gain, offer.places, tuple(tuple(each) for each in sealed))
+
+
+@dataclass(frozen=True, eq=False)
+class DecideReply:
+    """A split client: its offers.
+
+    Attributes
+    ----------
+    offers : mapping of source to list of SealedOffer
+        One an open node.
+    seconds : dict of str to float
+    """
+
+    offers: Mapping[str, Sequence[SealedOffer]]
+    seconds: Seconds = field(default_factory=dict)
+
+    reveals: ClassVar[str] = (
+        "the best gain of each source at each open node, and which records reach it; sealed for "
+        "the parties: weights of leaves"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        arrays: dict[str, NDArray[np.generic]] = {}
+        leaves: dict[str, list[bytes]] = {}
+        for name, offers in self.offers.items():
+            arrays[f"gains/{name}"] = np.array([offer.gain for offer in offers])
+            arrays[f"counts/{name}"] = np.array([len(o.places) for o in offers], dtype=np.int32)
+            places = [offer.places for offer in offers]
+            arrays[f"places/{name}"] = np.concatenate(places).astype(np.int32)
+            leaves[name] = [each for o in offers for weights in o.sealed for each in weights]
+        return RecordDict(
+            {
+                "arrays": array_record(arrays),
+                "leaves": ConfigRecord(dict(leaves)),
+                "seconds": ConfigRecord(dict(self.seconds)),
+            }
+        )
+
+    @classmethod
+    def from_record(
+        cls, content: RecordDict, *, nodes: int, parties: int, is_last: bool
+    ) -> DecideReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
+
+        Parameters
+        ----------
+        content : RecordDict
+        nodes : int
+            Open nodes.
+        parties : int
+            For whom weights are sealed.
+        is_last : bool
+            Whether the level is the last one.
+        """
+        arrays = content.array_records["arrays"]
+        offers = {}
+        for name, value in content.config_records["leaves"].items():
+            gains = arrays[f"gains/{name}"].numpy().astype(np.float64)
+            counts = arrays[f"counts/{name}"].numpy().astype(np.intp)
+            places = arrays[f"places/{name}"].numpy().astype(np.intp)
+            sealed = cast(list[bytes], value)
+            if len(gains) != nodes or len(counts) != nodes or not np.isfinite(gains).all():
+                raise ValueError("not one gain a node")
+            if counts.sum() != len(places) or (counts < 0).any() or (places < 0).any():
+                raise ValueError("records that do not fit")
+            each = [SealedOffer.num_weights(int(c), is_last=is_last) for c in counts]
+            if len(sealed) != parties * sum(each):
+                raise ValueError("leaves that do not fit")
+            ends, stops = np.cumsum(counts), np.cumsum(each)
+            grouped = [tuple(sealed[at * parties : (at + 1) * parties]) for at in range(sum(each))]
+            offers[name] = [
+                SealedOffer(
+                    float(gains[node]),
+                    places[ends[node] - counts[node] : ends[node]],
+                    tuple(grouped[stops[node] - each[node] : stops[node]]),
+                )
+                for node in range(nodes)
+            ]
+        seconds = content.config_records["seconds"]
+        return cls(offers, {name: cast(float, value) for name, value in seconds.items()})

@@ -1,0 +1,153 @@
+"""A party's part of a trained model: shape and leaves of all trees, thresholds of its own splits.
+
+A file of plain arrays (NumPy's ``.npz``, read without pickle).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.vertical_xgboost.party import KnownTree, Party
+from tasks.vertical_xgboost.party_arrays import trees_from_arrays, trees_to_arrays
+from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.tree import LookupTable, Record
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPart:
+    """What one party keeps.
+
+    Parameters
+    ----------
+    name : str
+        The party's.
+    names : tuple of str
+        All parties, in the order of places.
+    feature_names : tuple of str
+        Own columns.
+    base_margin, eta : float
+    trees : tuple of KnownTree
+        Those that are kept.
+    lookup : LookupTable
+        Own splits by record.
+    ids : tuple of str
+        Own label rows; simulation only, else empty.
+    margins : (n,) float64
+        Of these rows with the kept trees.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    base_margin: float
+    eta: float
+    trees: tuple[KnownTree, ...]
+    lookup: LookupTable
+    ids: tuple[str, ...]
+    margins: NDArray[np.float64]
+
+    def save(self, path: Path) -> None:
+        """Write the part; readable by its owner only, never half a file."""
+        records = [[r.column, r.threshold, r.missing_left] for r in self.lookup.records]
+        arrays = {
+            "version": np.array([_VERSION]),
+            "name": np.array([self.name]),
+            "names": np.array(self.names),
+            "feature-names": np.array(self.feature_names, dtype=np.str_),
+            "numbers": np.array([self.base_margin, self.eta]),
+            "num-trees": np.array([len(self.trees)]),
+            "records": np.array(records, dtype=np.float64).reshape(-1, 3),
+            "ids": np.array(self.ids, dtype=np.str_),
+            "margins": self.margins,
+            **trees_to_arrays(self.trees),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as to:
+            np.savez(to, **arrays)  # type: ignore[arg-type]  # numpy types it as allow_pickle
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> ModelPart:
+        """Read what `save` wrote; ValueError, KeyError or OSError if it is something else."""
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if arrays["version"].tolist() != [_VERSION]:
+            raise ValueError("a model part of another version")
+        base_margin, eta = arrays["numbers"].tolist()
+        records = [Record(int(c), float(t), bool(m)) for c, t, m in arrays["records"].tolist()]
+        return cls(
+            name=str(arrays["name"][0]),
+            names=tuple(arrays["names"].tolist()),
+            feature_names=tuple(arrays["feature-names"].tolist()),
+            base_margin=base_margin,
+            eta=eta,
+            trees=tuple(trees_from_arrays(arrays, num_trees=int(arrays["num-trees"][0]))),
+            lookup=LookupTable(records),
+            ids=tuple(arrays["ids"].tolist()),
+            margins=arrays["margins"],
+        )
+
+
+def part_path(folder: str | Path, name: str) -> Path:
+    """File of a party's part in a folder."""
+    return Path(folder) / f"{name}.npz"
+
+
+def keep_part(
+    party: Party,
+    table: PartyTable,
+    *,
+    names: Sequence[str],
+    num_trees: int,
+    folder: str,
+    state_dir: str,
+    run: str,
+) -> None:
+    """Write a party's part of the model where it is kept.
+
+    Parameters
+    ----------
+    party : Party
+    table : PartyTable
+    names : sequence of str
+        All parties.
+    num_trees : int
+        Trees to keep.
+    folder : str
+        Simulation only: the run folder's, with predictions of own rows; ``""``: none.
+    state_dir : str
+        ``state-dir`` of the node configuration; ``""``: none.
+    run : str
+    """
+    name = names[party.place]
+
+    def part(*, with_rows: bool) -> ModelPart:
+        owned = zip(table.ids, table.owns.tolist(), strict=True)
+        ids = tuple(row for row, owns in owned if owns) if with_rows else ()
+        margins = party.margins_with(num_trees) if with_rows else np.empty(0)
+        return ModelPart(
+            name=name,
+            names=tuple(names),
+            feature_names=table.feature_names,
+            base_margin=party.base_margin,
+            eta=party.config.eta,
+            trees=tuple(party.finished[:num_trees]),
+            lookup=party.lookup,
+            ids=ids,
+            margins=margins,
+        )
+
+    if folder:
+        part(with_rows=True).save(part_path(folder, name))
+    if state_dir:
+        where = Path(state_dir).expanduser() / "vertical-xgboost" / run
+        part(with_rows=False).save(part_path(where, name))

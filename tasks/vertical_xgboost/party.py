@@ -1,0 +1,331 @@
+"""One party of a training: what it knows of its rows, of the sources, and of the growing tree.
+
+A party is label owner of some rows, source of its columns, and split client of some sources. It
+holds what the protocol tells it and no more: of other sources the buckets of its own rows on
+renumbered features. No message and no cryptography here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, FeatureBuckets
+from tasks.vertical_xgboost.candidates import (
+    Candidate,
+    CandidateLayout,
+    IntpArray,
+    bucket_left,
+)
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
+from tasks.vertical_xgboost.gains import SplitRule
+from tasks.vertical_xgboost.histograms import (
+    candidate_sums,
+    node_slots,
+    node_sums,
+    refused_candidates,
+)
+from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.objectives import Objective, objective_of
+from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, NodeArray, Record, move_down
+
+
+@dataclass(frozen=True)
+class KnownSplit:
+    """A split as every label owner knows it.
+
+    Parameters
+    ----------
+    source : int
+        Place of the party whose column it is.
+    candidate : Candidate
+        In that source's numbering.
+    record : int
+        Number of the split among those of its source.
+    """
+
+    source: int
+    candidate: Candidate
+    record: int
+
+
+@dataclass(frozen=True)
+class KnownTree:
+    """A finished tree.
+
+    Parameters
+    ----------
+    splits : dict of int to KnownSplit
+        By node.
+    weights : dict of int to float
+        By leaf, not times eta.
+    """
+
+    splits: dict[int, KnownSplit]
+    weights: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the server says of an open node.
+
+    Parameters
+    ----------
+    source, candidate : int
+        The winner and its number; -1 for a leaf.
+    weights : tuple of float
+        (w,) of a leaf, (w_L, w_R) of a split at the last level, else empty.
+    """
+
+    source: int
+    candidate: int
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class OwnColumns:
+    """A source's columns under the numbers that others know.
+
+    Parameters
+    ----------
+    buckets : tuple of FeatureBuckets
+        In the anonymous numbering.
+    column : (p,) intp
+        Own column behind each anonymous feature: its rank in the canonical order.
+    """
+
+    buckets: tuple[FeatureBuckets, ...]
+    column: IntpArray
+
+    @property
+    def layout(self) -> CandidateLayout:
+        """All candidates."""
+        return CandidateLayout.of(self.buckets)
+
+    def record(self, candidate: Candidate) -> Record:
+        """Record of a candidate that won."""
+        feature = candidate.feature
+        return Record.of(candidate, self.buckets[feature], column=int(self.column[feature]))
+
+
+@dataclass
+class Party:
+    """State of a training at one party.
+
+    Parameters
+    ----------
+    config : VerticalXGBoostConfig
+    place : int
+        Of the party among all, in the order of names.
+    own : OwnColumns
+    labels : (n,) float64
+        Of own rows, evaluation rows included.
+    is_training : (n,) bool
+    layouts : tuple of CandidateLayout
+        Of each source.
+    maps : tuple of (features, n) uint8
+        Buckets of own rows for each source.
+    scales : GradientScales
+    base_margin : float
+    margins : (n,) float64
+        Prediction with all finished trees.
+    nodes : (n,) int32
+        Node of each row in the growing tree.
+    tree : GrowingTree of KnownSplit
+    weights : dict of int to float
+        Leaves of the growing tree that are known.
+    finished : list of KnownTree
+    lookup : LookupTable
+        Splits that this party won as source.
+    """
+
+    config: VerticalXGBoostConfig
+    place: int
+    own: OwnColumns
+    labels: FloatArray
+    is_training: BoolArray
+    layouts: tuple[CandidateLayout, ...]
+    maps: tuple[BucketMap, ...]
+    scales: GradientScales
+    base_margin: float
+    margins: FloatArray
+    nodes: NodeArray
+    tree: GrowingTree[KnownSplit]
+    weights: dict[int, float] = field(default_factory=dict)
+    finished: list[KnownTree] = field(default_factory=list)
+    lookup: LookupTable = field(default_factory=LookupTable)
+
+    @property
+    def objective(self) -> Objective:
+        """The loss."""
+        return objective_of(self.config)
+
+    @property
+    def rule(self) -> SplitRule:
+        """What decides over splits."""
+        return SplitRule.of(self.config, self.scales)
+
+    @property
+    def num_training(self) -> int:
+        """Own training rows."""
+        return int(np.count_nonzero(self.is_training))
+
+    @property
+    def open_nodes(self) -> list[int]:
+        """Nodes of this level; the root of a tree without splits is one too."""
+        return open_nodes(self.tree)
+
+    def candidates_of(self, source: int) -> int:
+        """Candidates of a source; none where trees have no splits."""
+        return self.layouts[source].num_candidates if self.config.max_depth else 0
+
+    # A level ------------------------------------------------------------------------------------
+
+    def gradient_sums(self) -> LevelSums:
+        """What is summed over own rows at this level."""
+        gradients = self.objective.gradients(self.margins, self.labels)
+        slots = node_slots(self.nodes, self.open_nodes, self.is_training)
+        return LevelSums(self, self.scales.encode(*gradients), slots)
+
+    def hear(self, decisions: Sequence[Decision]) -> bool:
+        """Enter a level's decisions; True if the tree is finished with them.
+
+        Raises
+        ------
+        ValueError
+            If they are not one decision a node.
+        """
+        level, is_last = self.open_nodes, self.tree.is_last_level
+        splits: list[KnownSplit | None] = []
+        for node, decision in zip(level, decisions, strict=True):
+            if decision.source < 0:
+                (self.weights[node],) = decision.weights
+                splits.append(None)
+                continue
+            candidate = self.layouts[decision.source].candidate(decision.candidate)
+            record = self._records_of(decision.source, splits)
+            splits.append(KnownSplit(decision.source, candidate, record))
+            if decision.source == self.place:
+                self.lookup.enter(self.own.record(candidate))
+        if self.config.max_depth:
+            self.tree.grow(splits)
+        self._move(level)
+        if is_last and self.config.max_depth:
+            for node, decision in zip(level, decisions, strict=True):
+                if decision.source >= 0:
+                    left, right = self.tree.children[node]
+                    self.weights[left], self.weights[right] = decision.weights
+        if self.tree.open_nodes:
+            return False
+        self._finish_tree()
+        return True
+
+    def _records_of(self, source: int, splits: Sequence[KnownSplit | None]) -> int:
+        trees = [tree.splits for tree in self.finished] + [self.tree.splits]
+        earlier = sum(split.source == source for tree in trees for split in tree.values())
+        return earlier + sum(split is not None and split.source == source for split in splits)
+
+    def _move(self, level: Sequence[int]) -> None:
+        for node in level:
+            split = self.tree.splits.get(node)
+            if split is not None:
+                at = split.source
+                left = bucket_left(self.maps[at], self.layouts[at], split.candidate)
+                move_down(self.nodes, node, self.tree.children[node], left)
+
+    def _finish_tree(self) -> None:
+        add_leaves(self.margins, self.nodes, self.weights, eta=self.config.eta)
+        self.finished.append(KnownTree(self.tree.splits, self.weights))
+        self.tree, self.weights = GrowingTree(self.config.max_depth), {}
+        self.nodes = np.zeros_like(self.nodes)
+
+    def margins_with(self, num_trees: int) -> FloatArray:
+        """Margins of own rows with the first so many finished trees, (n,) float64."""
+        margins = np.full(len(self.labels), self.base_margin)
+        for tree in self.finished[:num_trees]:
+            nodes = np.zeros(len(margins), dtype=np.int32)
+            for at, node in enumerate(sorted(tree.splits)):
+                split = tree.splits[node]
+                place = split.source
+                left = bucket_left(self.maps[place], self.layouts[place], split.candidate)
+                move_down(nodes, node, (2 * at + 1, 2 * at + 2), left)
+            add_leaves(margins, nodes, tree.weights, eta=self.config.eta)
+        return margins
+
+    def metric_sums(self) -> IntArray:
+        """Sums of loss and of correct rows, (4,): training loss and hits, evaluation likewise."""
+        scale = self.objective.loss_scale(self.scales)
+        sums = []
+        for rows in (self.is_training, ~self.is_training):
+            margins, labels = self.margins[rows], self.labels[rows]
+            sums.append(int(scale.encode(self.objective.losses(margins, labels)).sum()))
+            sums.append(self.objective.hits(margins, labels))
+        return np.array(sums, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class LevelSums:
+    """Own gradients at a level, to be summed for every source.
+
+    Parameters
+    ----------
+    party : Party
+    values : (2, n) int64
+        Gradients and Hessians as whole numbers.
+    slots : (n,) intp
+        Place of each row's node among the open ones.
+    """
+
+    party: Party
+    values: IntArray
+    slots: IntpArray
+
+    def of(self, source: int, order: IntpArray | None) -> IntArray:
+        """Sums for a source: (1 + candidates, nodes, 2) int64, the full sums first.
+
+        Parameters
+        ----------
+        source : int
+        order : (candidates,) intp or None
+            Candidate at each place; None: in the source's numbering.
+        """
+        party = self.party
+        count, num_nodes = party.candidates_of(source), len(party.open_nodes)
+        total = node_sums(self.values, self.slots, num_nodes=num_nodes)
+        sums = np.empty((1 + count, num_nodes, 2), dtype=np.int64)
+        sums[0] = total
+        if count:
+            left = candidate_sums(
+                party.maps[source],
+                party.layouts[source],
+                self.values,
+                self.slots,
+                num_nodes=num_nodes,
+            )
+            left = left if order is None else left[:, order]
+            sums[1:] = left.transpose(1, 0, 2)
+        return sums
+
+    def refused(self, source: int, order: IntpArray | None) -> BoolArray:
+        """Candidates of a source that this party refuses: (1 + candidates, nodes) bool."""
+        party = self.party
+        count, num_nodes = party.candidates_of(source), len(party.open_nodes)
+        refused = np.zeros((1 + count, num_nodes), dtype=np.bool_)
+        if count:
+            found = refused_candidates(
+                party.maps[source],
+                party.layouts[source],
+                self.slots,
+                num_nodes=num_nodes,
+                min_instances=party.config.min_instances,
+            )
+            refused[1:] = (found if order is None else found[:, order]).T
+        return refused
+
+
+def open_nodes(tree: GrowingTree[KnownSplit]) -> list[int]:
+    """Nodes of a level that wait for a decision; the root where trees have no splits."""
+    return tree.open_nodes or ([0] if tree.max_depth == 0 else [])

@@ -1,0 +1,156 @@
+"""A party's part of the set-up: whose labels are whose, base score, renumbered bucket maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, bucket_columns
+from tasks.vertical_xgboost.candidates import CandidateLayout
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import GradientScales, IntArray
+from tasks.vertical_xgboost.labels import check_ownership
+from tasks.vertical_xgboost.objectives import label_scale
+from tasks.vertical_xgboost.party import OwnColumns, Party
+from tasks.vertical_xgboost.party_arrays import columns_from_arrays
+from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.secret_order import secret_permutation
+from tasks.vertical_xgboost.tree import GrowingTree
+
+
+def label_sums(
+    table: PartyTable, config: VerticalXGBoostConfig, *, label_exponent: int
+) -> IntArray:
+    """What a party adds to the masked sums of the labels.
+
+    Returns
+    -------
+    (3,) int64
+        Sum of its training labels as whole numbers (0 where the base score is given), training
+        rows and rows whose labels it owns.
+
+    Raises
+    ------
+    SiteFault
+        ``"outside-bound"`` or ``"too-many-rows"``.
+    """
+    own = table.owns
+    training = own & ~table.is_evaluation
+    total = 0
+    if config.given_base_score is None:
+        scale = label_scale([label_exponent], config)
+        scale.bound_of_sum(len(table.ids))
+        total = int(scale.encode(table.labels[training]).sum())
+    return np.array([total, np.count_nonzero(training), np.count_nonzero(own)], dtype=np.int64)
+
+
+def owned_rows(opened: Mapping[str, bytes], num_rows: int) -> dict[str, BoolArray]:
+    """Rows whose labels other parties own, from what they sealed; (n,) bool each."""
+    found = {}
+    for name, data in opened.items():
+        if len(data) != -(-num_rows // 8):
+            raise SiteFault("bad-request", f"{name}: tells labels of another number of rows")
+        bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=num_rows)
+        found[name] = bits.astype(np.bool_)
+    return found
+
+
+def check_owners(owners: Mapping[str, BoolArray]) -> None:
+    """Refuse rows with labels at two parties, or at none; every party finds the same.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-labels"`` with the counts.
+    """
+    check_ownership(np.sum([own.astype(np.intp) for own in owners.values()], axis=0))
+
+
+def renumbered_columns(
+    table: PartyTable, config: VerticalXGBoostConfig
+) -> tuple[OwnColumns, BucketMap]:
+    """A source's columns in a secret order, and the bucket of every row in it.
+
+    Returns
+    -------
+    own : OwnColumns
+    bucket_map : (p, n) uint8
+    """
+    found, bucket_map = bucket_columns(table.features, ~table.is_evaluation, max_bin=config.max_bin)
+    column = secret_permutation(len(found))
+    return OwnColumns(tuple(found[at] for at in column), column), bucket_map[column]
+
+
+def read_maps(
+    opened: Mapping[str, bytes],
+    layouts: Sequence[CandidateLayout],
+    names: Sequence[str],
+    *,
+    num_rows: int,
+) -> dict[str, BucketMap]:
+    """Bucket maps of own rows from what sources sealed.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"`` if one does not fit its layout.
+    """
+    maps = {}
+    for name, layout in zip(names, layouts, strict=True):
+        if name not in opened:
+            continue
+        numbers = np.frombuffer(opened[name], dtype=np.uint8)
+        if len(numbers) != layout.num_features * num_rows:
+            raise SiteFault("bad-request", f"{name}: a bucket map of another size")
+        bucket_map = numbers.reshape(layout.num_features, num_rows)
+        most = np.array(layout.num_buckets, dtype=np.int64)
+        if bucket_map.size and (bucket_map.astype(np.int64).max(axis=1) > most).any():
+            raise SiteFault("bad-request", f"{name}: a bucket map with unknown buckets")
+        maps[name] = bucket_map
+    return maps
+
+
+def new_party(
+    arrays: Mapping[str, NDArray[np.generic]],
+    config: VerticalXGBoostConfig,
+    *,
+    place: int,
+    layouts: tuple[CandidateLayout, ...],
+    maps: Mapping[str, BucketMap],
+    gradient_exponent: int,
+) -> Party:
+    """A party in front of its first tree.
+
+    Parameters
+    ----------
+    arrays : mapping
+        What the party kept at step ``buckets``.
+    config : VerticalXGBoostConfig
+    place : int
+        Of the party among all.
+    layouts : tuple of CandidateLayout
+    maps : mapping of str to (features, n) uint8
+        Of the other sources, by name.
+    gradient_exponent : int
+    """
+    labels = arrays["labels"].astype(np.float64)
+    others = [maps[name] for name in sorted(maps)]
+    own_map = arrays["own-map"].astype(np.uint8)
+    base_margin = float(arrays["base-margin"].astype(np.float64)[0])
+    return Party(
+        config=config,
+        place=place,
+        own=columns_from_arrays(arrays),
+        labels=labels,
+        is_training=arrays["is-training"].astype(np.bool_),
+        layouts=layouts,
+        maps=(*others[:place], own_map, *others[place:]),
+        scales=GradientScales.of(bits=config.fixed_point_bits, gradient_exponent=gradient_exponent),
+        base_margin=base_margin,
+        margins=np.full(len(labels), base_margin),
+        nodes=np.zeros(len(labels), dtype=np.int32),
+        tree=GrowingTree(config.max_depth),
+    )
