@@ -76,6 +76,12 @@ def test_splits_by_owner(whole: tuple[RunFolder, str]) -> None:
         assert f"{name} {len(splits)} " in text
 
 
+def test_who_decrypts_for_whom_is_in_the_table_of_sites(whole: tuple[RunFolder, str]) -> None:
+    _, text = whole
+    assert "site columns sums decrypted by sent received north 7 south" in text
+    assert "west 7 north" in text
+
+
 def test_regression(tmp_path: Path) -> None:
     folder = make_run(tmp_path, objective="reg:squarederror")
     text, rmse = words_of(folder), folder.read().summary["test-rmse"]

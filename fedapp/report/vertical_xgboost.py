@@ -16,6 +16,7 @@ it. The summary has, all optional:
 - ``train-loss``, ``test-loss``, and of ``train-accuracy``, ``test-accuracy``, ``train-rmse``,
   ``test-rmse`` those of the objective; ``ciphertexts``, ``bytes``, ``exchanges`` of the whole run;
 - ``crypto-seconds``: of the whole run, set-up included; the sum over trees if it is not there;
+- ``split-clients``: party to the party that decrypted the sums of its columns;
 - ``trees`` (grown) and ``trees-kept`` (fewer, after early stopping);
 - ``central`` (simulation only): the same quantities of a central fit on the joined table, and
   ``same-trees`` (bool: all splits and leaves equal). Quantities of XGBoost itself on the same
@@ -103,8 +104,11 @@ def notices(run: RunRecord) -> list[Notice]:
 
 
 def site_columns(run: RunRecord) -> dict[str, dict[str, str]]:
-    """Return nothing: a party's part in the trees has a table of its own."""
-    return {}
+    """Return who decrypted the sums of whose columns: head to party to cell."""
+    split_clients = run.summary.get("split-clients")
+    if not isinstance(split_clients, Mapping):
+        return {}
+    return {"sums decrypted by": {str(key): str(value) for key, value in split_clients.items()}}
 
 
 def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) -> list[Section]:
