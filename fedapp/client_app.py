@@ -20,6 +20,7 @@ from tasks.site.messages import TaskPart
 if TYPE_CHECKING:
     from tasks.roc_glm.client import RocGlmSite
     from tasks.survival.client import SurvivalSite
+    from tasks.vertical_xgboost.client import VerticalSite
 
 app = ClientApp(mods=[each_hosted_site])
 
@@ -32,13 +33,21 @@ def hello(message: Message, context: Context) -> Message:
     """Say who this site is, which code it runs, and whether its data fit the run."""
     from fedapp.site_data import site_name
 
-    is_roc_glm = context.run_config.get("task") == "roc-glm"
+    task = context.run_config.get("task")
+
+    def task_part() -> TaskPart:
+        if task == "roc-glm":
+            return _introduce_roc_glm(message, context)
+        if task == "vertical-xgboost":
+            return _introduce_vertical(context)
+        return TaskPart()
+
     return introduce(
         message,
         fingerprint=code_fingerprint(),
         site_name=lambda: site_name(context.node_config),
-        check_data=lambda: None if is_roc_glm else _survival_site(context),
-        task_part=lambda: _introduce_roc_glm(message, context) if is_roc_glm else TaskPart(),
+        check_data=lambda: _survival_site(context) if task == "survival" else None,
+        task_part=task_part,
     )
 
 
@@ -105,6 +114,60 @@ def roc_glm_fisher(message: Message, context: Context) -> Message:
     return client.fisher(message, _roc_glm_site(context), context)
 
 
+@app.query("vertical_labels")
+@answering_faults
+def vertical_labels(message: Message, context: Context) -> Message:
+    """Tell the other parties, sealed, whose labels this one owns; sum its labels under masks."""
+    from tasks.vertical_xgboost import client
+
+    return client.labels(message, _vertical_site(context), context)
+
+
+@app.query("vertical_buckets")
+@answering_faults
+def vertical_buckets(message: Message, context: Context) -> Message:
+    """Tell each label owner, sealed, the buckets of its rows."""
+    from tasks.vertical_xgboost import client
+
+    return client.buckets(message, _vertical_site(context), context)
+
+
+@app.query("vertical_histograms")
+@answering_faults
+def vertical_histograms(message: Message, context: Context) -> Message:
+    """Sum gradients for every open node and candidate, encrypted for split clients."""
+    from tasks.vertical_xgboost import client
+
+    return client.histograms(message, _vertical_site(context), context)
+
+
+@app.query("vertical_decide")
+@answering_faults
+def vertical_decide(message: Message, context: Context) -> Message:
+    """Decrypt totals and offer the best gain of each source."""
+    from tasks.vertical_xgboost import client
+
+    return client.decide(message, _vertical_site(context), context)
+
+
+@app.query("vertical_finish")
+@answering_faults
+def vertical_finish(message: Message, context: Context) -> Message:
+    """Keep this party's part of the model."""
+    from tasks.vertical_xgboost import client
+
+    return client.finish(message, _vertical_site(context), context)
+
+
+@app.query("vertical_stop")
+@answering_faults
+def vertical_stop(message: Message, context: Context) -> Message:
+    """Forget the keys of a run that ended without a model."""
+    from tasks.vertical_xgboost import client
+
+    return client.stop(message, context)
+
+
 def _survival_site(context: Context) -> SurvivalSite:
     return _read_survival_site(
         context.run_id,
@@ -154,10 +217,35 @@ def _read_roc_glm_site(run_id: int, node_items: Items, run_items: Items, model: 
     return prepare_roc_glm_site(dict(node_items), config, model=model)
 
 
+def _introduce_vertical(context: Context) -> TaskPart:
+    from tasks.vertical_xgboost import client
+
+    return client.introduction(_vertical_site(context), context)
+
+
+def _vertical_site(context: Context) -> VerticalSite:
+    return _read_vertical_site(
+        context.run_id,
+        tuple(sorted(context.node_config.items())),
+        tuple(sorted(context.run_config.items())),
+    )
+
+
+@lru_cache(maxsize=512)
+def _read_vertical_site(run_id: int, node_items: Items, run_items: Items) -> VerticalSite:
+    """Read a party's rows once a process and run; without the cache the result is the same."""
+    try:
+        config = run_config.read(dict(run_items))
+    except run_config.ConfigError as error:
+        raise SiteFault("bad-configuration", *error.faults) from None
+    return prepare_vertical_site(dict(node_items), config)
+
+
 def forget_sites() -> None:
     """Let go of the rows that this process has read for simulated sites."""
     _read_survival_site.cache_clear()
     _read_roc_glm_site.cache_clear()
+    _read_vertical_site.cache_clear()
 
 
 def prepare_survival_site(
@@ -233,4 +321,46 @@ def prepare_roc_glm_site(
         model=classifier,
         quantiles_of=quantiles_of,
         noise_seed=config.general.seed if config.general.seeded_noise else None,
+    )
+
+
+def prepare_vertical_site(
+    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig
+) -> VerticalSite:
+    """Read and check the rows of a node for the vertical XGBoost task.
+
+    Raises
+    ------
+    SiteFault
+        With everything that is wrong with the node's configuration or rows.
+    """
+    from fedapp import site_data
+    from tasks.vertical_xgboost.client import VerticalSite
+    from tasks.vertical_xgboost.rows import read_table
+
+    vertical = config.vertical_xgboost
+    bundled = site_data.bundled_set(node_config, data=vertical.data)
+    id_column = vertical.id or (bundled.id if bundled else "") or "id"
+    label_column = vertical.label or (bundled.label if bundled else "") or "label"
+    frame = site_data.load_frame(
+        node_config,
+        data=vertical.data,
+        seed=config.general.seed,
+        spread=site_data.Spread(id=id_column, label=label_column),
+    )
+    table = read_table(
+        frame,
+        id_column=id_column,
+        label_column=label_column,
+        config=vertical,
+        seed=config.general.seed,
+    )
+    path = str(node_config.get("data-path", ""))
+    return VerticalSite(
+        name=site_data.site_name(node_config),
+        table=table,
+        config=vertical,
+        simulated=path.startswith(site_data.MEMORY_PREFIX)
+        or ("partition-id" in node_config and "data-path" not in node_config),
+        state_dir=str(node_config.get("state-dir", "")),
     )

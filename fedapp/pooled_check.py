@@ -57,7 +57,7 @@ def pooled_check(
         found = {
             site.name: site.rows
             for site in (
-                prepare_roc_glm_site(node, config, model=model) for node in _node_configs(exchange)
+                prepare_roc_glm_site(node, config, model=model) for node in node_configs(exchange)
             )
         }
     except SiteFault:  # a site that was left out, or rows that are elsewhere
@@ -81,7 +81,8 @@ def pooled_check(
     }
 
 
-def _node_configs(exchange: Exchange) -> list[dict[str, Value]]:
+def node_configs(exchange: Exchange) -> list[dict[str, Value]]:
+    """Configurations of a simulation's nodes, from which their rows can be read again."""
     from fedapp.simulation import InProcessGrid
 
     grid = exchange.grid

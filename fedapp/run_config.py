@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.survival.config import SurvivalConfig
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 
 Value = bool | int | float | str
 
@@ -36,7 +37,9 @@ class GeneralConfig(BaseModel):
         populate_by_name=True,
     )
 
-    task: Annotated[Literal["survival", "roc-glm"], Field(description="what to run")] = "survival"
+    task: Annotated[
+        Literal["survival", "roc-glm", "vertical-xgboost"], Field(description="what to run")
+    ] = "survival"
     seed: Annotated[
         int, Field(ge=0, lt=2**63, description="seed of partitions, initial models and batches")
     ] = 0
@@ -69,7 +72,11 @@ class GeneralConfig(BaseModel):
     report: Annotated[bool, Field(description="make figures and report.html at the end")] = True
 
 
-TASK_CONFIGS: dict[str, type[BaseModel]] = {"survival": SurvivalConfig, "roc-glm": RocGlmConfig}
+TASK_CONFIGS: dict[str, type[BaseModel]] = {
+    "survival": SurvivalConfig,
+    "roc-glm": RocGlmConfig,
+    "vertical-xgboost": VerticalXGBoostConfig,
+}
 """The configuration model of each task; its keys carry the task's name as prefix."""
 
 
@@ -99,11 +106,14 @@ class RunConfig:
         Settings of the survival task.
     roc_glm : RocGlmConfig
         Settings of the ROC-GLM task.
+    vertical_xgboost : VerticalXGBoostConfig
+        Settings of the vertical XGBoost task.
     """
 
     general: GeneralConfig
     survival: SurvivalConfig
     roc_glm: RocGlmConfig
+    vertical_xgboost: VerticalXGBoostConfig
 
     def flat(self) -> dict[str, Value]:
         """Return every key that concerns the chosen task, with its value."""
@@ -120,6 +130,7 @@ class RunConfig:
         yield "", self.general
         yield "survival", self.survival
         yield "roc-glm", self.roc_glm
+        yield "vertical-xgboost", self.vertical_xgboost
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,11 @@ class Key:
     allowed: str
     default: Value
     meaning: str
+
+    @property
+    def own_name(self) -> str:
+        """The name without the task's prefix, as the task's own model has it."""
+        return self.name.rpartition(".")[2]
 
 
 @cache
@@ -174,11 +190,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
     by_prefix: dict[str, type[BaseModel]] = {"": GeneralConfig, **TASK_CONFIGS}
     for prefix, model in by_prefix.items():
         known = {key.name: key for key in all_keys() if key.task == prefix}
-        part = {
-            known[name].field.replace("_", "-"): value
-            for name, value in values.items()
-            if name in known
-        }
+        part = {known[name].own_name: value for name, value in values.items() if name in known}
         try:
             models[prefix] = model.model_validate(part)
         except ValidationError as error:
@@ -188,6 +200,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
             general=typing.cast(GeneralConfig, models[""]),
             survival=typing.cast(SurvivalConfig, models["survival"]),
             roc_glm=typing.cast(RocGlmConfig, models["roc-glm"]),
+            vertical_xgboost=typing.cast(VerticalXGBoostConfig, models["vertical-xgboost"]),
         )
         faults.extend(_combination_faults(config))
     if faults:
@@ -236,7 +249,7 @@ def _combination_faults(config: RunConfig) -> list[str]:
 
 def _keys_of(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for field, info in model.model_fields.items():
-        name = field.replace("_", "-")
+        name = info.alias or field.replace("_", "-")
         yield Key(
             task=prefix,
             name=f"{prefix}.{name}" if prefix else name,
@@ -283,7 +296,7 @@ def _allowed(info: FieldInfo) -> str:
 
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
-    allowed = {key.field.replace("_", "-"): key for key in all_keys() if key.task == prefix}
+    allowed = {key.own_name: key for key in all_keys() if key.task == prefix}
     lines: list[str] = []
     for fault in error.errors(include_url=False):
         if not fault["loc"]:  # keys that contradict each other, each line of which names one

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedapp import roc_glm_run, run_config, survival_run
+from fedapp import roc_glm_run, run_config, survival_run, vertical_run
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
 from fedapp.run_config import RunConfig, Value
@@ -27,7 +27,11 @@ app = ServerApp()
 
 TaskRun = Callable[[Exchange, RunConfig, RunFolder], dict[str, Any]]
 
-TASKS: dict[str, TaskRun] = {"survival": survival_run.run, "roc-glm": roc_glm_run.run}
+TASKS: dict[str, TaskRun] = {
+    "survival": survival_run.run,
+    "roc-glm": roc_glm_run.run,
+    "vertical-xgboost": vertical_run.run,
+}
 """What runs a task over an Exchange, writes its files and returns the summary.
 
 A summary with a ``status`` of its own says that some number does not exist, and in ``reason`` why.
@@ -36,6 +40,7 @@ A summary with a ``status`` of its own says that some number does not exist, and
 DISCLOSURES: dict[str, Callable[[RunConfig], Mapping[str, Disclosure]]] = {
     "survival": lambda config: survival_run.DISCLOSURES,
     "roc-glm": roc_glm_run.disclosures,
+    "vertical-xgboost": vertical_run.disclosures,
 }
 """Ledger words of a task's messages."""
 

@@ -31,6 +31,9 @@ from tasks.site.faults import SiteFault
 CLIENT_APP_RAISED = 2
 """Flower's code of an exception in a ClientApp."""
 
+VERTICAL_PARTIES = 4
+"""Parties that share bundled data of the vertical task, unless told otherwise."""
+
 NodeConfig = Mapping[str, bool | int | float | str]
 
 
@@ -157,12 +160,15 @@ class SimulationResult:
         Server-to-nodes-and-back exchanges.
     run_folder : Path
         Absolute path of the run folder.
+    predictions : DataFrame or None
+        Vertical XGBoost: columns ``id`` and ``margin`` of all rows.
     """
 
     summary: dict[str, Any]
     ledger: list[dict[str, Any]]
     exchanges: int
     run_folder: Path
+    predictions: pd.DataFrame | None = None
 
 
 def simulate(
@@ -180,7 +186,7 @@ def simulate(
     Parameters
     ----------
     task : str
-        ``"survival"`` or ``"roc-glm"``.
+        ``"survival"``, ``"roc-glm"`` or ``"vertical-xgboost"``.
     sites : sequence of DataFrame, optional
         One a site; None: the data of the configuration (the task's bundled data set by default)
         dealt to `num_sites` sites.
@@ -192,7 +198,8 @@ def simulate(
     backend : {"in-process", "ray"}
         ``"ray"`` writes the frames to files and calls the real ``flwr run``.
     num_sites : int, optional
-        How many sites share the data of the configuration; default its ``num-sites``.
+        How many sites share the data of the configuration; default its ``num-sites``, or 4
+        parties for ``vertical-xgboost``.
         Of `sites` there are as many as are given.
     site_names : sequence of str, optional
         Names of `sites`; default ``site-0``, ``site-1``, ...
@@ -213,6 +220,8 @@ def simulate(
     _refuse_misfits(config or {}, sites, task=task, seed=seed, num_sites=num_sites)
     if sites is not None:
         num_sites = len(sites)
+    elif num_sites is None and task == "vertical-xgboost" and "num-sites" not in (config or {}):
+        num_sites = VERTICAL_PARTIES
     values = {"report": False, **(config or {}), "task": task, "seed": seed}
     if num_sites is not None:
         values["num-sites"] = num_sites
@@ -235,11 +244,13 @@ def simulate(
 def read_result(folder: Path) -> SimulationResult:
     """Read what a finished run left in its folder."""
     record = RunFolder.open(folder).read()
+    predictions = folder / "predictions.parquet"
     return SimulationResult(
         summary=record.summary,
         ledger=[dict(row) for row in record.ledger],
         exchanges=max((row["exchange"] for row in record.ledger), default=0),
         run_folder=folder,
+        predictions=pd.read_parquet(predictions) if predictions.is_file() else None,
     )
 
 

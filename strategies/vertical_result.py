@@ -58,6 +58,8 @@ class GrownTree:
         After the tree.
     evaluation : Metrics or None
         None without rows for evaluation.
+    gains : mapping of int to float
+        Of each split node.
     evaluation_loss : int
         Evaluation loss summed in whole numbers, for early stopping.
     exchanges, bytes, ciphertexts : int
@@ -68,6 +70,7 @@ class GrownTree:
 
     number: int
     tree: OwnedTree
+    gains: Mapping[int, float]
     train: Metrics
     evaluation: Metrics | None
     evaluation_loss: int

@@ -137,6 +137,7 @@ class VerticalXGBoost(Strategy):
         self._sealed: dict[str, Sealed] = {}
         self._records: dict[str, int] = dict.fromkeys(self.names, 0)
         self._waiting: OwnedTree
+        self._gains: dict[int, float] = {}
         self._loss_scale: FixedPointScale
         self._ciphertexts = 0
         self._mark: tuple[int, int, int, dict[str, float]] = (0, 0, 0, {})
@@ -411,6 +412,7 @@ class VerticalXGBoost(Strategy):
             for receiver, said in enumerate(told):
                 said.append(level.split(chosen, offers, node=at, receiver=receiver))
             owner = self.names[chosen[0]]
+            self._gains[node] = offers[chosen[0]][at].gain
             splits.append(OwnedSplit(owner, self._records[owner]))
             self._records[owner] += 1
         if tree.max_depth:
@@ -482,6 +484,7 @@ class VerticalXGBoost(Strategy):
         grown = GrownTree(
             number=number + 1,
             tree=self._waiting,
+            gains=self._gains,
             train=self._metrics(loss, hits, self._num_rows - self._num_evaluation),
             evaluation=evaluation,
             evaluation_loss=test_loss,
@@ -491,6 +494,7 @@ class VerticalXGBoost(Strategy):
             seconds=seconds,
         )
         self.grown.append(grown)
+        self._gains = {}
         stops = self.stop_after(grown)
         self.after_tree(grown)
         return stops

@@ -30,7 +30,7 @@ class VerticalXGBoostConfig(BaseModel):
         Field(
             description="simulation: name of a bundled data set, or path of a CSV or Parquet file"
         ),
-    ] = "breast-cancer"
+    ] = "breast-cancer-columns"
     id: Annotated[
         str, Field(description='column of row ids; "" means "id", or the bundled one')
     ] = ""

@@ -1,0 +1,141 @@
+"""Simulation only: predictions for all rows, and the central fit beside the federation's trees.
+
+In a deployment no one has all columns and labels; a simulation's server runs where the parties'
+rows and parts of the model are. It reads them after everything else is done.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedapp.client_app import prepare_vertical_site
+from fedapp.pooled_check import node_configs
+from fedapp.run_config import RunConfig
+from fedapp.run_folder import RunFolder
+from strategies.exchange import Exchange
+from strategies.vertical_result import VerticalResult
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.central import CentralModel, fit_central
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.joined import JoinedTable, join
+from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.model_part import ModelPart, part_path
+from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.rows import PartyTable
+
+PREDICTIONS = "predictions.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The parties' tables, by name, and joined."""
+
+    tables: Mapping[str, PartyTable]
+    table: JoinedTable
+
+
+def read_joined(exchange: Exchange, config: RunConfig, parties: Sequence[str]) -> Joined | None:
+    """Read the rows of all parties, as the parties do; None where they are elsewhere."""
+    try:
+        sites = [prepare_vertical_site(node, config) for node in node_configs(exchange)]
+    except SiteFault:
+        return None
+    found = {site.name: site.table for site in sites}
+    if not set(parties) <= set(found):
+        return None
+    tables = {name: found[name] for name in parties}
+    return Joined(tables, join(tables))
+
+
+def compare(
+    joined: Joined, config: RunConfig, result: VerticalResult, folder: RunFolder, *, parts: Path
+) -> dict[str, Any]:
+    """Write predictions of all rows; fit centrally and say whether the trees are the same.
+
+    Parameters
+    ----------
+    joined : Joined
+    config : RunConfig
+    result : VerticalResult
+    folder : RunFolder
+        Gets ``predictions.parquet``: columns ``id``, ``margin``.
+    parts : Path
+        Folder of the parties' parts of the model.
+
+    Returns
+    -------
+    dict
+        What belongs into the summary.
+    """
+    try:
+        found = {name: ModelPart.load(part_path(parts, name)) for name in result.parties}
+    except OSError:  # parties on other machines
+        return {}
+    margins = predict(joined.tables, result, found)
+    ids = next(iter(joined.tables.values())).ids
+    buffer = io.BytesIO()
+    pd.DataFrame({"id": list(ids), "margin": margins}).to_parquet(buffer, index=False)
+    folder.write_bytes(PREDICTIONS, buffer.getvalue())
+    model = fit_central(joined.table, config.vertical_xgboost)
+    central = _quality(model, config)
+    same = same_trees(joined.tables, result, found, model)
+    same = same and np.array_equal(margins, model.margins(joined.table.features))
+    return {"central": {**central, "same-trees": bool(same)}}
+
+
+def predict(
+    tables: Mapping[str, PartyTable], result: VerticalResult, parts: Mapping[str, ModelPart]
+) -> FloatArray:
+    """Margin of every row: shape from the server, thresholds from their owners, (n,)."""
+    features = {name: table.features for name, table in tables.items()}
+    lookups = {name: part.lookup for name, part in parts.items()}
+    any_part = next(iter(parts.values()))
+    num_rows = len(next(iter(features.values())))
+    margins = np.full(num_rows, any_part.base_margin)
+    for at, grown in enumerate(result.trees[: result.trees_to_keep]):
+        nodes = grown.tree.route(lookups, features, num_rows)
+        add_leaves(margins, nodes, any_part.trees[at].weights, eta=any_part.eta)
+    return margins
+
+
+def same_trees(
+    tables: Mapping[str, PartyTable],
+    result: VerticalResult,
+    parts: Mapping[str, ModelPart],
+    model: CentralModel,
+) -> bool:
+    """Whether splits, thresholds, sides and leaves are the central ones, to the last bit."""
+    first, at = {}, 0
+    for name, table in tables.items():
+        first[name] = at
+        at += len(table.feature_names)
+    kept = result.trees[: result.trees_to_keep]
+    if len(kept) != len(model.trees):
+        return False
+    for number, (grown, central) in enumerate(zip(kept, model.trees, strict=True)):
+        if dict(grown.tree.children) != dict(central.children):
+            return False
+        if any(part.trees[number].weights != dict(central.weights) for part in parts.values()):
+            return False
+        for node, split in grown.tree.splits.items():
+            own, theirs = parts[split.source].lookup.records[split.record], central.records[node]
+            here = first[split.source] + own.column, own.threshold, own.missing_left
+            if here != (theirs.column, theirs.threshold, theirs.missing_left):
+                return False
+    return True
+
+
+def _quality(model: CentralModel, config: RunConfig) -> dict[str, float]:
+    quality = objective_of(config.vertical_xgboost).quality_name
+    last = model.metrics[len(model.trees) - 1]
+    found = {"train-loss": last.train.loss, f"train-{quality}": last.train.quality}
+    if last.evaluation is not None:
+        found |= {"test-loss": last.evaluation.loss, f"test-{quality}": last.evaluation.quality}
+    return found

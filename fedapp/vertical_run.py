@@ -1,0 +1,154 @@
+"""One run of the vertical XGBoost task: parties introduced, trees grown, what is known written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.supercore import log
+from flwr.supercore.constant import TaskType
+
+from fedapp.fingerprint import code_fingerprint
+from fedapp.run_config import RunConfig
+from fedapp.run_folder import RunFolder
+from fedapp.vertical_central import compare, read_joined
+from strategies.all_parties import tell_all
+from strategies.exchange import Disclosure, Exchange
+from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
+from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
+from strategies.vertical_xgboost import VerticalXGBoost
+from tasks.site.messages import HELLO, TaskPart
+from tasks.vertical_xgboost.messages import STOP, PartyFacts, StopRequest
+from tasks.vertical_xgboost.objectives import objective_of
+
+PARTS = "parties"
+"""Folder of the parties' parts of the model, in a simulated run."""
+
+
+def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
+    """Ledger words of a run's messages, by message type."""
+    hello = HELLO_DISCLOSURE[HELLO]
+    introduction = Disclosure(hello.step, hello.request, f"{hello.reply}; {PartyFacts.reveals}")
+    return {HELLO: introduction, **vertical_disclosures(config.vertical_xgboost)}
+
+
+def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+    """Train trees over the parties of an Exchange.
+
+    Returns
+    -------
+    dict
+        The run's summary.
+    """
+    vertical = config.vertical_xgboost
+    parties = _meet(exchange, config)
+    simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    strategy = VerticalXGBoost(
+        config=vertical,
+        parties=parties,
+        after_tree=lambda grown: folder.append_metrics(_line(grown, config)),
+        folder=str(folder.path / PARTS) if simulated else "",
+    )
+    result = strategy.start(grid=exchange, timeout=config.general.timeout)
+    folder.write_json("trees.json", {"trees": [_document(grown) for grown in result.trees]})
+    summary = _summary(result, config)
+    if simulated and (joined := read_joined(exchange, config, result.parties)) is not None:
+        summary |= compare(joined, config, result, folder, parts=folder.path / PARTS)
+    _tell(summary, config)
+    return summary
+
+
+def _meet(exchange: Exchange, config: RunConfig) -> dict[str, TaskPart]:
+    try:
+        return meet_sites(
+            exchange, fingerprint=code_fingerprint(), min_sites=config.general.min_sites
+        )
+    except Refused as refused:
+        tell_all(exchange, StopRequest(str(refused)).to_record(), STOP)
+        raise
+
+
+def _line(grown: GrownTree, config: RunConfig) -> dict[str, Any]:
+    """Line of ``metrics.jsonl`` of a tree."""
+    return {
+        "tree": grown.number,
+        **_metrics(grown, config),
+        "exchanges": grown.exchanges,
+        "bytes": grown.bytes,
+        "ciphertexts": grown.ciphertexts,
+        "crypto-seconds": {name: round(spent, 4) for name, spent in grown.seconds.items()},
+    }
+
+
+def _metrics(grown: GrownTree, config: RunConfig) -> dict[str, float]:
+    quality = objective_of(config.vertical_xgboost).quality_name
+    found = {"train-loss": grown.train.loss, f"train-{quality}": grown.train.quality}
+    if grown.evaluation is not None:
+        found |= {
+            "test-loss": grown.evaluation.loss,
+            f"test-{quality}": grown.evaluation.quality,
+        }
+    return found
+
+
+def _document(grown: GrownTree) -> dict[str, Any]:
+    """A tree as the server knows it, for ``trees.json``."""
+    tree, nodes = grown.tree, []
+    for node in range(tree.num_nodes):
+        if node not in tree.splits:
+            nodes.append({"id": node, "leaf": True})
+            continue
+        left, right = tree.children[node]
+        split = tree.splits[node]
+        nodes.append(
+            {
+                "id": node,
+                "leaf": False,
+                "owner": split.source,
+                "record": split.record,
+                "left": left,
+                "right": right,
+                "gain": grown.gains[node],
+            }
+        )
+    return {"nodes": nodes}
+
+
+def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
+    last = result.trees[result.trees_to_keep - 1]
+    summary: dict[str, Any] = {
+        **_metrics(last, config),
+        "trees": len(result.trees),
+        "trees-kept": result.trees_to_keep,
+        "base-score": result.base_score,
+        "n-rows": result.num_rows,
+        "n-evaluation": result.num_evaluation,
+        "n-sites": len(result.parties),
+        "sites": [{"site": name, "columns": result.num_features[name]} for name in result.parties],
+        "split-clients": dict(result.split_clients),
+        "ciphertexts": result.ciphertexts,
+        "crypto-seconds": {name: round(spent, 4) for name, spent in result.seconds.items()},
+        "roster-fingerprint": result.roster_fingerprint,
+        "encryption": config.vertical_xgboost.encryption,
+    }
+    return summary
+
+
+def _tell(summary: Mapping[str, Any], config: RunConfig) -> None:
+    seconds = sum(summary["crypto-seconds"].values())
+    log(
+        INFO,
+        "%d trees over %d parties, %d ciphertexts, %.1f s of cryptography",
+        summary["trees-kept"],
+        summary["n-sites"],
+        summary["ciphertexts"],
+        seconds,
+    )
+    if "central" in summary:
+        same = "the same trees" if summary["central"]["same-trees"] else "OTHER TREES"
+        log(INFO, "central fit on the joined table (simulation only): %s", same)
+    if summary["encryption"] == "none":
+        log(WARNING, "encryption = none: the server has read every sum of gradients")
+    if summary["n-sites"] == 2:
+        log(WARNING, "two parties: each finds the other's sums by subtraction")
