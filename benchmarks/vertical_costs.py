@@ -91,6 +91,10 @@ def check(
         difference = abs(cost.quality - reference["xgboost"])
         if difference > largest_difference:
             faults.append(f"{name}: {difference:.4g} from XGBoost on test rows")
+    if {"default", "source adds"} <= set(by_name):
+        more = by_name["source adds"].exchanges - by_name["default"].exchanges
+        if more <= 0:  # a level takes three exchanges then, not two
+            faults.append("source adds: no more exchanges than with the server as aggregator")
     if not limits:
         return faults
     for name, most in MAX_SECONDS.items():

@@ -150,6 +150,42 @@ def test_other_trees_are_a_fault(benchmark_module: Any, tmp_path: Path) -> None:
     assert faults == ["no encryption: other trees than default"]
 
 
+@pytest.mark.parametrize(("exchanges", "faults"), [(34, 1), (49, 0)])
+def test_the_source_as_aggregator_takes_more_exchanges(
+    benchmark_module: Any, tmp_path: Path, exchanges: int, faults: int
+) -> None:
+    names = ("default", "source adds")
+    results = {name: result_of(tmp_path / name) for name in names}
+    costs = [
+        cost_of(benchmark_module, "default"),
+        cost_of(benchmark_module, "source adds", exchanges=exchanges),
+    ]
+    options = {"largest_difference": 0.001, "limits": False}
+    found = benchmark_module.check(costs, results, REFERENCE, **options)
+    assert len(found) == faults
+
+
+@pytest.mark.slow
+def test_runs_side_by_side(benchmark_module: Any, tmp_path: Path) -> None:
+    rows().drop(columns="row-number").to_csv(tmp_path / "rows.csv", index=False)
+    arguments = ["--data", str(tmp_path / "rows.csv"), "--quick", "--bits", "1024", "--variants"]
+    arguments += ["default", "not shuffled", "phe, packed, not shuffled", "no encryption"]
+    assert benchmark_module.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    written = json.loads((tmp_path / "out.json").read_text())
+    runs = {run["name"].split(" (")[0]: run for run in written["runs"]}
+    assert set(runs) == {
+        "default", "not shuffled", "phe, packed, not shuffled", "no encryption", "phe, naive",
+    }  # fmt: skip
+    assert {run["quality"] for name, run in runs.items() if name != "phe, naive"} == {
+        written["test rows"]["central fit"]
+    }
+    assert runs["no encryption"]["ciphertexts"] == 0
+    packed, shuffled = runs["not shuffled"]["ciphertexts"], runs["default"]["ciphertexts"]
+    assert 0 < packed < shuffled < runs["phe, naive"]["ciphertexts"]
+    for run in runs.values():
+        assert sum(run["bytes_by_step"].values()) in (run["bytes"], 0)
+
+
 def test_growth_is_written_and_drawn(
     benchmark_module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,10 +23,12 @@ _OPERATIONS = {
     "encrypt-own": "encrypt own share",
     "check": "check",
     "fold": "fold",
-    "mask": "mask what is refused",
+    "mask": "mask",
     "add": "add",
     "rerandomise": "re-randomise",
     "decrypt": "decrypt",
+    "seal": "seal for another party",
+    "open": "open what was sealed",
 }
 
 
