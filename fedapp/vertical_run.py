@@ -94,7 +94,8 @@ def _metrics(grown: GrownTree, config: RunConfig) -> dict[str, float]:
 
 def _document(grown: GrownTree) -> dict[str, Any]:
     """A tree as the server knows it, for ``trees.json``."""
-    tree, nodes = grown.tree, []
+    tree = grown.tree
+    nodes: list[dict[str, Any]] = []
     for node in range(tree.num_nodes):
         if node not in tree.splits:
             nodes.append({"id": node, "leaf": True})

@@ -124,6 +124,7 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     masked = _mask(secrets, peers, sums, site.config, step=LABELS_STEP)
     owned = np.packbits(site.table.owns).tobytes()
     sealed = {name: secrets.seal(peers, name, owned, step=LABELS_STEP) for name in peers.others}
+    secrets.watch.add({"generate-key": secrets.seconds_of_drawing})
     reply = LabelsReply(sealed, masked, secrets.watch.seconds)
     site_state.store_peers(context, peers)
     secrets.store()

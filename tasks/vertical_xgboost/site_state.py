@@ -69,6 +69,7 @@ class Secrets:
         self._sums = SumGuard.from_bytes(cast(bytes, sums)) if sums else SumGuard()
         self._opened = ReplayGuard.from_bytes(cast(bytes, opened)) if opened else ReplayGuard()
         self.watch = Stopwatch()
+        self.seconds_of_drawing = float(cast(float, record.get("seconds", 0.0)))
 
     @classmethod
     def draw(cls, context: Context, name: str, config: VerticalXGBoostConfig) -> Secrets:
@@ -81,10 +82,12 @@ class Secrets:
         path = context.node_config.get("identity-path")
         identity = read_identity(Path(str(path)).expanduser()) if path else None
         keys = SiteKeys.generate(site=name, run=run_name(context.run_id), identity=identity)
-        paillier = None
+        paillier, watch = None, Stopwatch()
         if config.encryption == "paillier":
-            paillier = generate_key(config.key_bits, allow_weak_key=config.allow_weak_key)
+            with watch.measure("generate-key"):
+                paillier = generate_key(config.key_bits, allow_weak_key=config.allow_weak_key)
         drawn = cls(context, keys, paillier)
+        drawn.seconds_of_drawing = watch.total
         drawn.store()
         return drawn
 
@@ -121,6 +124,7 @@ class Secrets:
                 "paillier": self.paillier.to_bytes() if self.paillier else b"",
                 "sums": self._sums.to_bytes(),
                 "opened": self._opened.to_bytes(),
+                "seconds": self.seconds_of_drawing,
             }
         )
 

@@ -1,0 +1,162 @@
+"""Whole runs of the vertical task: the trees that one XGBoost on the joined table would build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedapp.run_folder import RunFolder
+from fedapp.simulation import simulate
+from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_runs import assert_same, central_fit, draw_known_keys, record, run
+
+BOTH = ("binary:logistic", "reg:squarederror")
+
+
+def check(directory: Path, frames: list[pd.DataFrame], **keys: Any) -> dict[str, Any]:
+    """Run and compare; the summary."""
+    result = run(directory, frames, **keys)
+    assert_same(result, central_fit(frames, **keys))
+    depth, trees = keys["max_depth"], result.summary["trees"]
+    discarded = int(trees < keys["num_trees"])  # that of a tree which early stopping found needless
+    assert result.exchanges <= 4 + 2 * trees * max(depth, 1) + discarded
+    assert result.exchanges <= 4 + 2 * keys["num_trees"] * max(depth, 1)
+    return result.summary
+
+
+@pytest.mark.parametrize("objective", BOTH)
+@pytest.mark.parametrize("labels", ["even", "skewed", "one"])
+@pytest.mark.parametrize("parties", [2, 3, 4, 10])
+def test_any_cut_gives_the_central_trees(
+    parties: int, labels: str, objective: str, tmp_path: Path
+) -> None:
+    frame = random_frame(parties, rows=160, objective=objective)
+    frames = cut(frame, parties=parties, labels=labels)
+    summary = check(tmp_path, frames, objective=objective, max_depth=2, num_trees=2, max_bin=8)
+    assert summary["n-sites"] == parties
+    assert summary["central"]["same-trees"] is True
+
+
+@pytest.mark.parametrize("objective", BOTH)
+@pytest.mark.parametrize("depth", [0, 1, 2, 4, 6])
+def test_any_depth_gives_the_central_trees(depth: int, objective: str, tmp_path: Path) -> None:
+    frame = random_frame(depth, rows=300, objective=objective)
+    frames = cut(frame, parties=3, labels="even")
+    keys = {"objective": objective, "max_depth": depth, "num_trees": 2, "min_child_weight": 0.5}
+    check(tmp_path, frames, **keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"gamma": 1e9},
+        {"gamma": 2.0, "reg_lambda": 0.0, "min_child_weight": 0.0},
+        {"base_score": "0.3", "eta": 1.0},
+        {"min_instances": 5},
+        {"num_trees": 30, "early_stopping_rounds": 2, "eta": 1.0},
+        {"num_trees": 4, "early_stopping_rounds": 3, "eta": 1.0},
+        {"test_fraction": 0.0},
+        {"fixed_point_bits": 40},
+        {"shuffle": False},
+    ],
+    ids=str,
+)
+def test_settings_do_not_break_equality(keys: dict[str, Any], tmp_path: Path) -> None:
+    frames = cut(random_frame(7, rows=250), parties=4, labels="even", interleaved=True)
+    summary = check(tmp_path, frames, **{"max_depth": 3, "num_trees": 2, **keys})
+    if "early_stopping_rounds" in keys:
+        assert summary["trees-kept"] <= summary["trees"]
+    if keys.get("num_trees") == 30:
+        assert summary["trees-kept"] == summary["trees"] - 2 < 28
+
+
+def test_ties_are_decided_as_one_party_would(tmp_path: Path) -> None:
+    for seed in range(4):
+        frame = random_frame(seed, rows=60, missing=0.3).round(0)
+        frame["label"] = frame["label"].astype(int)
+        frames = cut(frame, parties=5, labels="even", interleaved=bool(seed % 2))
+        keys = {"max_depth": 4, "num_trees": 2, "min_child_weight": 0.1, "max_bin": 4}
+        check(tmp_path, frames, **keys)
+
+
+@pytest.mark.parametrize(
+    ("parties", "keys"),
+    [
+        (2, {"objective": "binary:logistic"}),
+        (3, {"objective": "reg:squarederror"}),
+        (3, {"shuffle": False}),
+        (4, {"min_instances": 4}),
+        (3, {"engine": "phe", "max_bin": 3, "num_trees": 1}),
+        (3, {"max_depth": 0}),
+        (3, {"max_depth": 5, "num_trees": 1, "max_bin": 4}),  # more nodes than a plaintext holds
+    ],
+    ids=str,
+)
+def test_encrypted_runs_give_the_central_trees(
+    parties: int, keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_known_keys(monkeypatch)
+    objective = keys.get("objective", "binary:logistic")
+    frame = random_frame(parties, rows=150, objective=objective)
+    frames = cut(frame, parties=parties, labels="even")
+    settings = {"max_depth": 2, "num_trees": 2, "max_bin": 5, "min_child_weight": 0.1, **keys}
+    summary = check(tmp_path, frames, encryption="paillier", **settings)
+    assert summary["ciphertexts"] > 0
+    spent = {"encrypt", "decrypt", "add", "seal", "open", "mask"}
+    assert spent <= set(summary["crypto-seconds"])
+
+
+def test_exchanges_of_full_trees_are_as_stated(tmp_path: Path) -> None:
+    frames = cut(random_frame(1, rows=300), parties=3, labels="even")
+    result = run(tmp_path, frames, max_depth=3, num_trees=4, min_child_weight=0.1)
+    assert result.exchanges == 4 + 2 * 4 * 3
+    steps = {row["exchange"]: row["step"] for row in result.ledger}
+    assert list(steps.values()) == [
+        "hello", "labels", "buckets", *["histograms", "decide"] * 12, "finish"
+    ]  # fmt: skip
+
+
+def test_lines_of_trees_add_up(tmp_path: Path) -> None:
+    frames = cut(random_frame(1), parties=3, labels="even")
+    result = run(tmp_path, frames, max_depth=2, num_trees=3)
+    lines = RunFolder.open(result.run_folder).read().rounds
+    assert [line["tree"] for line in lines] == [1, 2, 3]
+    assert sum(line["exchanges"] for line in lines) == result.exchanges
+    assert sum(line["bytes"] for line in lines) == result.summary["bytes"]
+    assert lines[-1]["train-loss"] == result.summary["train-loss"]
+    spent = sum(sum(line["crypto-seconds"].values()) for line in lines)
+    assert spent == pytest.approx(sum(result.summary["crypto-seconds"].values()), abs=0.01)
+    losses = [line["train-loss"] for line in lines]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_bundled_data_are_dealt_to_four_parties(tmp_path: Path) -> None:
+    keys = {"encryption": "none", "max-depth": 2, "num-trees": 2}
+    config = {"run-dir": str(tmp_path), **{f"vertical-xgboost.{k}": v for k, v in keys.items()}}
+    result = simulate("vertical-xgboost", config=config)
+    assert result.summary["n-sites"] == 4
+    assert result.summary["n-rows"] == 569
+    assert result.summary["test-accuracy"] > 0.85
+    assert result.summary["central"]["same-trees"] is True
+    diabetes = {"vertical-xgboost.data": "diabetes", "vertical-xgboost.objective": BOTH[1]}
+    result = simulate("vertical-xgboost", config={**config, **diabetes})
+    assert result.summary["n-rows"] == 442
+    assert result.summary["test-rmse"] < 77.0  # of the mean
+    assert result.summary["central"]["same-trees"] is True
+
+
+def test_state_of_a_party_is_compact_and_forgotten(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(24_000, 24)), columns=[f"x{i}" for i in range(24)])
+    frame["label"] = (frame["x0"] + rng.normal(size=len(frame)) > 0).astype(int)
+    frame.insert(0, "id", np.arange(len(frame)))
+    frames = cut(frame, parties=4, labels="one")
+    recorded = record(tmp_path, frames, max_depth=1, num_trees=2)
+    assert recorded.result.summary["status"] == "ok"
+    assert 0 < max(recorded.state_bytes.values()) < 2_000_000
+    for context in recorded.grid.contexts.values():
+        assert not list(context.state)
