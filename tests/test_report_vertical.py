@@ -98,7 +98,10 @@ def test_early_stopping(tmp_path: Path) -> None:
 def test_trust_is_printed_as_it_stands(tmp_path: Path) -> None:
     sentences = ["One <b>sentence</b> & no more.", "Another."]
     text = words_of(make_run(tmp_path, summary={"trust": sentences}))
-    assert "Whom one trusts One <b>sentence</b> & no more. Another. Sites" in text
+    assert "Whom one trusts One <b>sentence</b> & no more. Another. Fingerprint" in text
+    assert "keys of all parties, as the server has them: ABCD-EFGH." in text
+    text = words_of(make_run(tmp_path, without=("roster-fingerprint",)))
+    assert "Fingerprint" not in text
 
 
 def test_trust_follows_the_configuration(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def make_run(
         "n-sites": len(PARTIES),
         "sites": [{"site": name, "columns": 7} for name in PARTIES],
         "split-clients": dict(zip(PARTIES, (*PARTIES[1:], PARTIES[0]), strict=True)),
+        "roster-fingerprint": "ABCD-EFGH",
         "ciphertexts": 3600,
         "bytes": sum(row["bytes"] for row in _ledger()),
         "exchanges": 22,

@@ -1,7 +1,8 @@
 """Figures, key numbers and words of the report on a run of vertical XGBoost.
 
 Made from ``metrics.jsonl``, its summary, and ``trees.json`` of the run folder. A line of
-``metrics.jsonl`` is written for each tree that was grown, numbers of that tree alone::
+``metrics.jsonl`` is written for each tree that was grown, costs since the line before (the first has
+the set-up in it)::
 
     {"tree": 1,                                    # from 1
      "train-loss": 0.41, "test-loss": 0.43,        # mean loss after this tree
@@ -21,6 +22,7 @@ it. The summary has, all optional:
 - ``central`` (simulation only): the same quantities of a central fit on the joined table, and
   ``same-trees`` (bool: all splits and leaves equal). Quantities of XGBoost itself on the same
   buckets carry the prefix ``xgboost-``;
+- ``roster-fingerprint``: one code for the keys of all parties;
 - ``trust``: sentences on whom one trusts with what, printed as they stand; made from the
   configuration if absent (`vertical_xgboost_words.trust_words`).
 
@@ -54,6 +56,7 @@ from fedapp.report.vertical_xgboost_trees import DrawnTree, first_tree
 from fedapp.report.vertical_xgboost_words import (
     central_words,
     encryption_words,
+    fingerprint_words,
     quality_words,
     training_words,
     tree_lines,
@@ -132,7 +135,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
         ),
         _trees_section(curves, folder),
         _central_section(run),
-        Section("Whom one trusts", paragraphs=trust_words(run)),
+        Section("Whom one trusts", paragraphs=[*trust_words(run), *fingerprint_words(run)]),
     ]
 
 

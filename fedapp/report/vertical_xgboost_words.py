@@ -121,6 +121,17 @@ def central_words(central: Mapping[str, Any]) -> list[str]:
     return [words]
 
 
+def fingerprint_words(run: RunRecord) -> list[str]:
+    """The fingerprint of all parties' keys, if the run has one."""
+    code = run.summary.get("roster-fingerprint")
+    if not code:
+        return []
+    return [
+        f"Fingerprint of the keys of all parties, as the server has them: {code}. A party for which "
+        "it is another one was shown other keys."
+    ]
+
+
 def trust_words(run: RunRecord) -> list[str]:
     """The run's statements on trust as they stand, or those of its configuration."""
     stated = run.summary.get("trust")
