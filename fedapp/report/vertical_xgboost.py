@@ -1,8 +1,8 @@
 """Figures, key numbers and words of the report on a run of vertical XGBoost.
 
 Made from ``metrics.jsonl``, its summary, and ``trees.json`` of the run folder. A line of
-``metrics.jsonl`` is written for each tree that was grown, costs since the line before (the first has
-the set-up in it)::
+``metrics.jsonl`` is written for each tree that was grown, with the costs since the line before (the
+first has the set-up in it)::
 
     {"tree": 1,                                    # from 1
      "train-loss": 0.41, "test-loss": 0.43,        # mean loss after this tree

@@ -127,8 +127,8 @@ def fingerprint_words(run: RunRecord) -> list[str]:
     if not code:
         return []
     return [
-        f"Fingerprint of the keys of all parties, as the server has them: {code}. A party for which "
-        "it is another one was shown other keys."
+        f"Fingerprint of the keys of all parties, as the server has them: {code}. A party for "
+        "which it is another one was shown other keys."
     ]
 
 
