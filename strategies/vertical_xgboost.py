@@ -12,13 +12,14 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from strategies.all_parties import ask_all, tell_all
-from strategies.exchange import Exchange
+from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
 from strategies.vertical_checks import check_parties, read_paillier_keys
 from strategies.vertical_level import Level, Sources
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector, unmask_sum
+from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest, SealedOffer
@@ -177,7 +178,7 @@ class VerticalXGBoost(Strategy):
             return self._train(exchange, num_rounds or self.config.num_trees)
         except Exception as end:
             # The reason of an unexpected error may hold anything: only its kind goes round.
-            known = isinstance(end, Refused)
+            known = isinstance(end, Refused | TooFewSites | SiteFault)
             reason = str(end) if known else f"{type(end).__name__} at the server"
             tell_all(exchange, StopRequest(reason).to_record(), STOP)
             raise
@@ -295,7 +296,10 @@ class VerticalXGBoost(Strategy):
         if owned != self._num_rows or training != self._num_rows - self._num_evaluation:
             return 0.5, 0.0  # the parties see by themselves which rows have no or two owners
         base_score = base_score_of(total, training, scale, config)
-        return base_score, self.objective.base_margin(base_score)
+        try:
+            return base_score, self.objective.base_margin(base_score)
+        except SiteFault as fault:  # labels of one class
+            raise Refused(list(fault.reasons)) from None
 
     def gather_buckets(self, exchange: Exchange, base_margin: float) -> None:
         """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""

@@ -1,0 +1,341 @@
+"""Recorded runs of the vertical task: who learns what, and no more.
+
+Each alarm is tried on something that discloses more, too: one that never rings would be none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Message
+
+from tasks.site.messages import HELLO
+from tasks.vertical_xgboost import split_client
+from tasks.vertical_xgboost.buckets import bucket_columns
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
+from tasks.vertical_xgboost.messages import (
+    BUCKETS,
+    FINISH,
+    HISTOGRAMS,
+    LABELS,
+    HistogramsRequest,
+    LabelsRequest,
+)
+from tasks.vertical_xgboost.rows import read_table
+from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_runs import Recorded, bytes_of, numbers_of, record
+
+KEYS: dict[str, Any] = {"max_depth": 2, "num_trees": 2, "max_bin": 6, "min_child_weight": 0.1}
+
+IN_CLEAR = {
+    HELLO: (
+        {"hello", "facts", "keys"},
+        {"num-rows", "num-evaluation", "digest", "label-exponent", "negative-label", "paillier"},
+    ),
+    LABELS: ({"sealed", "masked", "masked-words", "seconds"}, set()),
+    BUCKETS: ({"sealed", "buckets", "arrays", "seconds"}, {"gradient-exponent"}),
+    HISTOGRAMS: ({"shares", "refused", "masked", "masked-words", "seconds"}, set()),
+    DECIDE: ({"arrays", "leaves", "seconds"}, set()),
+    FINISH: ({"masked", "masked-words", "seconds"}, set()),
+}
+"""By message type: records of a reply, and plain settings in it. Whatever is new must come here."""
+
+
+def frames_with_marks() -> list[pd.DataFrame]:
+    """Ids, values, names and thresholds that cannot stand in a message by chance."""
+    frame = random_frame(4, rows=160, objective="reg:squarederror")
+    names = {name: f"secret-column-{name}" for name in frame.columns if name not in ("id", "label")}
+    frame = frame.rename(columns=names)
+    frame["id"] = [f"patient-{number}-of-the-register" for number in frame["id"]]
+    return cut(frame, parties=4, labels="even")
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A recorded run of a regression under encryption."""
+    keys = {"objective": "reg:squarederror", "encryption": "paillier", **KEYS}
+    recorded = record(tmp_path_factory.mktemp("encrypted"), frames_with_marks(), **keys)
+    assert recorded.result.summary["status"] == "ok", recorded.result.summary["reason"]
+    assert recorded.result.summary["central"]["same-trees"] is True
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The same without encryption: what alarms must ring at."""
+    keys = {"objective": "reg:squarederror", "encryption": "none", **KEYS}
+    return record(tmp_path_factory.mktemp("plain"), frames_with_marks(), **keys)
+
+
+# At the server ---------------------------------------------------------------------------------
+
+
+def test_replies_have_nothing_in_clear_that_is_not_listed(encrypted: Recorded) -> None:
+    seen = set()
+    for request, reply in encrypted.messages:
+        kind = request.metadata.message_type
+        records, settings = IN_CLEAR[kind]
+        assert set(reply.content) <= records, kind
+        for name in ("facts", "buckets"):
+            if name in reply.content.config_records:
+                assert set(reply.content.config_records[name]) <= settings
+        seen.add(kind)
+    assert seen == set(IN_CLEAR)
+
+
+def test_arrays_of_replies_are_those_listed(encrypted: Recorded) -> None:
+    for request, reply in encrypted.messages:
+        kind = request.metadata.message_type
+        for key in numbers_of(reply):
+            name = key.split("/")[1] if key.startswith("arrays/") else key
+            allowed = {
+                BUCKETS: {"num-buckets", "has-missing", "ranks"},
+                DECIDE: {"gains", "counts", "places"},
+            }.get(kind, set())
+            assert name in allowed | {"masked-words/words"}, (kind, key)
+
+
+def secrets_of(frames: Iterable[pd.DataFrame]) -> dict[str, set[bytes]]:
+    """Byte strings by what they would disclose."""
+    config = VerticalXGBoostConfig(objective="reg:squarederror", **KEYS)
+    found: dict[str, set[bytes]] = {"id": set(), "name": set(), "label": set(), "threshold": set()}
+    for frame in frames:
+        table = read_table(frame, id_column="id", label_column="label", config=config, seed=0)
+        found["id"] |= {text.encode() for text in table.ids}
+        found["name"] |= {text.encode() for text in table.feature_names}
+        own = table.labels[table.owns]
+        found["label"] |= {np.float64(label).tobytes() for label in own}
+        found["label"] |= {repr(float(label)).encode() for label in own}
+        buckets, _ = bucket_columns(table.features, ~table.is_evaluation, max_bin=config.max_bin)
+        for feature in buckets:
+            # Whole numbers as 4 bytes may stand anywhere by chance.
+            odd = [t for t in feature.thresholds if t != np.round(t)]
+            found["threshold"] |= {np.float32(t).tobytes() for t in odd}
+            found["threshold"] |= {np.float64(t).tobytes() for t in odd}
+            found["threshold"] |= {repr(float(t)).encode() for t in odd}
+    return found
+
+
+def disclosed(messages: Iterable[Message], secrets: dict[str, set[bytes]]) -> set[str]:
+    """What of the secrets stands in messages, 8 bytes and longer anywhere, shorter aligned."""
+    found = set()
+    for message in messages:
+        for raw in bytes_of(message).values():
+            words = {raw[at : at + 4] for at in range(0, len(raw), 4)}
+            for kind, values in secrets.items():
+                if any(v in words if len(v) == 4 else v in raw for v in values):
+                    found.add(kind)
+    return found
+
+
+def test_no_label_id_name_or_threshold_is_in_any_message(encrypted: Recorded) -> None:
+    secrets = secrets_of(frames_with_marks())
+    assert all(len(values) > 5 for values in secrets.values())
+    both = [message for pair in encrypted.messages for message in pair]
+    # 4 bytes of ciphertext are a given threshold once in 2**32 words; there are about 2**18.
+    assert disclosed(both, secrets) == set()
+
+
+def test_the_alarm_rings_for_labels_and_thresholds(encrypted: Recorded) -> None:
+    frames = frames_with_marks()
+    secrets = secrets_of(frames)
+    request, reply = encrypted.messages[-1]
+    for values in secrets.values():
+        leaking = Message(reply.content, reply_to=request)
+        leaking.content["sealed"] = _bytes_record(b"\0" * 8 + next(iter(values)))
+        assert len(disclosed([leaking], secrets)) == 1
+        del leaking.content["sealed"]
+
+
+def _bytes_record(data: bytes) -> Any:
+    from flwr.app import ConfigRecord
+
+    return ConfigRecord({"leak": data})
+
+
+def small_words(data: bytes) -> float:
+    """Share of 8-byte words whose upper bytes are a sign: of sums nearly all, of noise none."""
+    words = np.frombuffer(data[: len(data) // 8 * 8], dtype="<i8")
+    return float(np.mean(np.abs(words.astype(np.float64)) < 2.0**52)) if len(words) else 0.0
+
+
+def test_sums_are_not_in_clear(encrypted: Recorded, plain: Recorded) -> None:
+    for recorded, low, high in ((encrypted, 0.0, 0.02), (plain, 0.9, 1.0)):
+        shares = [
+            small_words(bytes(value))  # type: ignore[arg-type]  # bytes in either case
+            for _, _, reply in recorded.of_type(HISTOGRAMS)
+            for value in reply.content.config_records["shares"].values()
+        ]
+        totals = [
+            small_words(total)
+            for _, request, _ in recorded.of_type(DECIDE)
+            for total in DecideRequest.from_record(request.content).totals.values()
+        ]
+        assert len(shares) == 4 * 4 * 4
+        assert all(low <= share <= high for share in [*shares, *totals])
+
+
+def test_sealed_parts_differ_from_what_they_hold(encrypted: Recorded) -> None:
+    config = VerticalXGBoostConfig(objective="reg:squarederror", **KEYS)
+    owned = {}
+    for at, frame in enumerate(frames_with_marks()):
+        table = read_table(frame, id_column="id", label_column="label", config=config, seed=0)
+        owned[f"site-{at}"] = np.packbits(table.owns).tobytes()
+    for party, _, reply in encrypted.of_type(LABELS):
+        sealed = reply.content.config_records["sealed"]
+        assert set(sealed) == set(owned) - {party}
+        for part in sealed.values():
+            assert owned[party] not in bytes(part)  # type: ignore[arg-type]
+            assert len(bytes(part)) == len(owned[party]) + 121  # type: ignore[arg-type]
+
+
+def test_masked_words_are_uniform(encrypted: Recorded) -> None:
+    words = np.concatenate(
+        [
+            reply.content.array_records["masked-words"]["words"].numpy()
+            for _, reply in encrypted.messages
+            if "masked-words" in reply.content
+        ]
+    )
+    assert len(words) >= 4 * (4 + 2 * 5)
+    assert (words > 2**53).all()  # a value or a small one fails; a mask is once in 2**11
+    assert 0.2 < np.mean(words > 2**63) < 0.8
+
+
+# At a source and at a split client ----------------------------------------------------------------
+
+
+def split_clients(recorded: Recorded) -> tuple[int, ...]:
+    _, request, _ = next(recorded.of_type(LABELS))
+    return LabelsRequest.from_record(request.content).split_clients
+
+
+def test_only_split_clients_hear_totals(encrypted: Recorded) -> None:
+    clients = split_clients(encrypted)
+    asked = set()
+    for party, request, _ in encrypted.of_type(DECIDE):
+        for source in DecideRequest.from_record(request.content).totals:
+            place = int(source.removeprefix("site-"))
+            assert f"site-{clients[place]}" == party != source
+            asked.add(source)
+    assert asked == {f"site-{at}" for at in range(4)}
+
+
+def test_a_source_cannot_decrypt_its_own_sums(encrypted: Recorded) -> None:
+    """Shares for a source carry the key id of its split client, and of nobody else."""
+    from tasks.vertical_xgboost.messages import PaillierBundle, PartyFacts
+    from tasks.vertical_xgboost.paillier.keys import PublicKey
+
+    key_ids = {}
+    for party, _, reply in encrypted.of_type(HELLO):
+        facts = PartyFacts.from_facts(dict(reply.content.config_records["facts"]))
+        data = PaillierBundle.from_bytes(facts.paillier).key
+        key_ids[party] = PublicKey.from_bytes(data, allow_weak_key=True).key_id
+    clients = split_clients(encrypted)
+    for _, _, reply in encrypted.of_type(HISTOGRAMS):
+        for source, data in reply.content.config_records["shares"].items():
+            place = int(source.removeprefix("site-"))
+            assert bytes(data)[:16] == key_ids[f"site-{clients[place]}"]  # type: ignore[arg-type]
+
+
+def test_a_split_client_is_not_told_the_order(encrypted: Recorded) -> None:
+    clients = split_clients(encrypted)
+    orders: dict[str, set[bytes]] = {}
+    for party, request, _ in encrypted.of_type(HISTOGRAMS):
+        told = HistogramsRequest.from_record(request.content).orders
+        decrypts = {f"site-{s}" for s, at in enumerate(clients) if f"site-{at}" == party}
+        assert set(told) == {f"site-{at}" for at in range(4)} - decrypts
+        for source, order in told.items():
+            assert sorted(order.tolist()) == list(range(len(order)))
+            if len(order) > 6:
+                orders.setdefault(source, set()).add(order.tobytes())
+    for drawn in orders.values():  # all parties of a level hear the same, every level another
+        assert len(drawn) == 4
+
+
+def test_a_split_client_hears_of_candidates_only_when_they_win(encrypted: Recorded) -> None:
+    """What a split client is told of a candidate is a place in the secret order."""
+    for _, request, _ in encrypted.of_type(DECIDE):
+        content = request.content
+        assert set(content) == {"decide", "totals", "refused"}
+        assert set(content.config_records["decide"]) == {"tree", "level"}
+        assert not list(content.array_records["refused"])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_places_are_numbers_of_candidates_only_without_the_shuffle(
+    shuffle: bool, tmp_path: Path
+) -> None:
+    keys = {**KEYS, "objective": "reg:squarederror", "shuffle": shuffle}
+    recorded = record(tmp_path, frames_with_marks(), **keys)
+    told = [
+        (decision.place, decision.candidate)
+        for _, request, _ in recorded.of_type(HISTOGRAMS)
+        for decision in HistogramsRequest.from_record(request.content).decisions
+    ]
+    assert len(told) >= 4 * 4
+    assert all(place == candidate for place, candidate in told) is not shuffle
+
+
+def test_a_split_client_computes_from_sums_alone() -> None:
+    """The function that judges candidates has no rows, features, buckets or orders to see."""
+    names = split_client.node_offers.__annotations__
+    assert set(names) == {"sums", "rule", "is_last", "refused", "return"}
+
+
+def test_a_label_owner_gets_buckets_of_its_own_rows_only(encrypted: Recorded) -> None:
+    config = VerticalXGBoostConfig(objective="reg:squarederror", **KEYS)
+    tables = {
+        f"site-{at}": read_table(frame, id_column="id", label_column="label", config=config, seed=0)
+        for at, frame in enumerate(frames_with_marks())
+    }
+    for source, _, reply in encrypted.of_type(BUCKETS):
+        for receiver, part in reply.content.config_records["sealed"].items():
+            rows = int(tables[receiver].owns.sum())
+            size = rows * len(tables[source].feature_names)
+            assert len(bytes(part)) == size + 121  # type: ignore[arg-type]
+
+
+def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> None:
+    for _, _, reply in encrypted.of_type(DECIDE):
+        gains = [v for k, v in numbers_of(reply).items() if k.startswith("arrays/gains/")]
+        nodes = len(gains[0])
+        is_last = nodes > 1
+        answer = DecideReply.from_record(reply.content, nodes=nodes, parties=4, is_last=is_last)
+        for offers in answer.offers.values():
+            for offer in offers:
+                assert all(len(each) == 4 for each in offer.sealed)
+                sizes = {len(part) for each in offer.sealed for part in each}
+                assert sizes <= {121 + 8, 121 + 16}
+
+
+def test_the_ledger_says_that_plain_sums_are_disclosed(
+    encrypted: Recorded, plain: Recorded
+) -> None:
+    for recorded, is_plain in ((encrypted, False), (plain, True)):
+        words = {
+            str(row["reveals"])
+            for row in recorded.result.ledger
+            if row["step"] == "histograms" and row["receiver"] == "server"
+        }
+        assert all(("IN CLEAR" in text) == is_plain for text in words)
+
+
+def test_a_refused_candidate_is_hidden_from_its_split_client(tmp_path: Path) -> None:
+    keys = {"encryption": "paillier", "objective": "reg:squarederror", "min_instances": 8, **KEYS}
+    recorded = record(tmp_path, frames_with_marks(), **keys)
+    assert recorded.result.summary["central"]["same-trees"] is True
+    masks = [
+        mask
+        for _, request, _ in recorded.of_type(DECIDE)
+        for mask in DecideRequest.from_record(request.content).refused.values()
+    ]
+    assert any(mask.any() for mask in masks)
+    assert all(not mask[0].any() for mask in masks)  # full sums are never refused
+    assert "mask" in recorded.result.summary["crypto-seconds"]

@@ -1,0 +1,295 @@
+"""Rows that do not fit, odd rows that do: each is used or refused in words that hold no value."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Message
+
+from fedapp import simulation
+from fedapp.run_folder import RunFolder
+from fedapp.simulation import InProcessGrid, SimulationResult
+from tasks.vertical_xgboost.messages import STOP, StopRequest
+from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_runs import assert_same, central_fit, run
+
+SMALL: dict[str, Any] = {"max_depth": 2, "num_trees": 1, "max_bin": 4}
+
+
+def frames_of(parties: int = 3, rows: int = 120, **how: Any) -> list[pd.DataFrame]:
+    frame = random_frame(5, rows=rows, **how)
+    frames = cut(frame, parties=parties, labels="even")
+    return [part.sort_values("id").reset_index(drop=True) for part in frames]
+
+
+def refusal(
+    directory: Path, frames: list[pd.DataFrame], monkeypatch: pytest.MonkeyPatch, **keys: Any
+) -> str:
+    """Reason of a refused run, which every party heard in the same words, and forgot its keys."""
+    heard: list[str] = []
+    grids: list[InProcessGrid] = []
+
+    class ListeningGrid(InProcessGrid):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            grids.append(self)
+
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == STOP:
+                heard.append(StopRequest.from_record(copy.deepcopy(message).content).reason)
+            return super()._handle(message)
+
+    monkeypatch.setattr(simulation, "InProcessGrid", ListeningGrid)
+    result = run(directory, frames, **{**SMALL, **keys})
+    assert result.summary["status"] == "refused"
+    reason = str(result.summary["reason"])
+    assert heard == [reason] * len(frames)
+    assert RunFolder.open(result.run_folder).read().status["reason"] == reason
+    for context in grids[0].contexts.values():
+        assert not list(context.state)
+    return reason
+
+
+def equal_to_central(directory: Path, frames: list[pd.DataFrame], **keys: Any) -> SimulationResult:
+    settings = {**SMALL, **keys}
+    result = run(directory, frames, **settings)
+    assert_same(result, central_fit(frames, **settings))
+    return result
+
+
+# Refused ---------------------------------------------------------------------------------------
+
+
+def test_rows_with_two_owners_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of()
+    mine = frames[0]["label"].notna()
+    frames[1].loc[mine[mine].index[:3], "label"] = 1.0
+    frames[2].loc[frames[2]["label"].notna().idxmax(), "label"] = np.nan
+    assert refusal(tmp_path, frames, monkeypatch) == (
+        "site-0, site-1, site-2: 3 rows have a label at two or more parties; allowed is one owner; "
+        "1 rows have a label at no party"
+    )
+
+
+@pytest.mark.parametrize("missing", [np.nan, None, ""])
+def test_a_missing_label_is_a_row_without_owner(
+    missing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = frames_of()
+    frames[1]["label"] = frames[1]["label"].astype(object)
+    frames[1].loc[frames[1]["label"].notna().idxmax(), "label"] = missing
+    reason = refusal(tmp_path, frames, monkeypatch)
+    assert reason == "site-0, site-1, site-2: 1 rows have a label at no party"
+
+
+def test_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of()
+    for frame in frames:
+        frame["label"] = frame["label"].where(frame["label"].isna(), 1.0)
+    reason = refusal(tmp_path, frames, monkeypatch)
+    assert reason.startswith("training labels are of one class only")
+    result = run(tmp_path, frames, **SMALL, base_score="0.5")  # then there is a margin
+    assert result.summary["status"] == "ok"
+    assert result.summary["central"]["same-trees"] is True
+
+
+def test_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of(rows=120)
+    short = [frames[0], frames[1].iloc[:90], frames[2]]
+    assert refusal(tmp_path, short, monkeypatch) == (
+        "the parties have different numbers of rows: 120 at site-0, site-2; 90 at site-1"
+    )
+    other = [frame.copy() for frame in frames]
+    other[2]["id"] += 1
+    reason = refusal(tmp_path, other, monkeypatch)
+    assert reason.startswith("the parties' row ids differ (site-0, site-1 / site-2)")
+
+
+def test_repeated_and_missing_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of()
+    frames[1]["id"] = frames[1]["id"].astype(float)
+    frames[1].loc[3, "id"] = frames[1].loc[4, "id"]
+    frames[1].loc[9, "id"] = np.nan
+    reason = refusal(tmp_path, frames, monkeypatch)
+    assert "site-1: 1 rows have no id" in reason
+    assert "site-1: 1 rows repeat the id of another; ids must be unique" in reason
+
+
+@pytest.mark.parametrize("labels", ["unknown", "spelled otherwise"])
+def test_labels_of_other_spellings(
+    labels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = frames_of()
+    column = frames[1]["label"].map({1.0: "1", 0.0: "no"}).astype(object)
+    if labels == "unknown":
+        column[frames[1]["label"].notna().idxmax()] = "perhaps"
+    frames[1]["label"] = column
+    reason = refusal(tmp_path, frames, monkeypatch)
+    assert "perhaps" not in reason
+    if labels == "unknown":
+        assert "site-1: 2 different labels beside positive-label = '1'" in reason
+    else:
+        assert reason == (
+            "parties spell the negative label differently: site-0, site-2 / site-1; "
+            "declare negative-label"
+        )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.inf, "1 of 3 features have values that are infinite"),
+        ("text", "1 of 3 features are not numbers (feature 1)"),
+    ],
+)
+def test_features_that_are_no_numbers(
+    value: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = frames_of()
+    column = frames[0].columns[1]
+    frames[0][column] = frames[0][column].astype(object)
+    frames[0].loc[0, column] = value
+    if value is np.inf:
+        frames[0][column] = frames[0][column].astype(float)
+    reason = refusal(tmp_path, frames, monkeypatch)
+    assert reason.startswith("site-0: ")
+    assert words in reason
+
+
+def test_two_parties_need_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of(2)
+    reason = refusal(tmp_path, frames, monkeypatch, allow_two_parties=False)
+    assert reason.startswith("2 parties: allowed are 3 and more")
+    assert "allow-two-parties" in reason
+
+
+def test_no_rows_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of()
+    missing = [frame.drop(columns="id") for frame in frames]
+    reason = refusal(tmp_path, missing, monkeypatch)
+    assert 'site-0, site-1, site-2: no column "id" (vertical-xgboost.id)' in reason
+
+
+def test_a_label_beyond_the_declared_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = frames_of(objective="reg:squarederror")
+    keys = {"objective": "reg:squarederror", "label_bound": 10.0}
+    reason = refusal(tmp_path, frames, monkeypatch, **keys)
+    assert "rows have a label above 10 in absolute value (label-bound)" in reason
+
+
+# Used ------------------------------------------------------------------------------------------
+
+
+def test_rows_in_another_order_are_ordered_by_id(tmp_path: Path) -> None:
+    frames = frames_of()
+    shuffled = [frames[0], frames[1].sample(frac=1, random_state=1), frames[2].iloc[::-1]]
+    one = equal_to_central(tmp_path, frames)
+    two = equal_to_central(tmp_path, shuffled)
+    assert one.predictions is not None
+    pd.testing.assert_frame_equal(one.predictions, two.predictions)
+
+
+def test_text_ids_and_labels_of_many_spellings(tmp_path: Path) -> None:
+    frames = frames_of()
+    for frame in frames:
+        frame["id"] = "patient " + frame["id"].astype(str)
+    plain = equal_to_central(tmp_path, frames)
+    frames[0]["label"] = frames[0]["label"].map({1.0: "1", 0.0: "0"})
+    frames[1]["label"] = frames[1]["label"].map({1.0: True, 0.0: False})
+    again = equal_to_central(tmp_path, frames)
+    assert plain.predictions is not None
+    pd.testing.assert_frame_equal(plain.predictions, again.predictions)
+
+
+def test_a_party_without_labels_is_a_source(tmp_path: Path) -> None:
+    frames = cut(random_frame(3, rows=120), parties=3, labels="one")
+    assert "label" not in frames[0].columns
+    result = equal_to_central(tmp_path, frames, max_depth=3)
+    document = RunFolder.open(result.run_folder).read_json("trees.json")
+    assert document is not None
+    owners = {node.get("owner") for tree in document["trees"] for node in tree["nodes"]}
+    assert owners & {"site-0", "site-1"}
+
+
+def test_a_party_without_columns_owns_labels(tmp_path: Path) -> None:
+    frames = frames_of()
+    frames[2] = frames[2][["id", "label"]]
+    equal_to_central(tmp_path, frames, max_depth=3)
+
+
+def test_targets_of_a_thousand_million(tmp_path: Path) -> None:
+    frames = frames_of(objective="reg:squarederror")
+    for frame in frames:
+        frame["label"] = frame["label"] * 1e7
+    assert max(frame["label"].abs().max() for frame in frames) > 1e9
+    keys = {"objective": "reg:squarederror", "num_trees": 3}
+    result = equal_to_central(tmp_path, frames, **keys)
+    summary = result.summary
+    assert summary["train-rmse"] < 0.8 * float(np.std([*frames[0]["label"].dropna()]))
+
+
+def test_equal_columns_at_two_parties_go_to_the_first(tmp_path: Path) -> None:
+    frames = frames_of()
+    label = pd.concat([frame["label"] for frame in frames]).dropna().sort_index()
+    for frame in frames:
+        frame["tell"] = label.to_numpy()
+    result = equal_to_central(tmp_path, frames)
+    document = RunFolder.open(result.run_folder).read_json("trees.json")
+    assert document is not None
+    assert document["trees"][0]["nodes"][0]["owner"] == "site-0"
+
+
+def test_no_gain_above_gamma_is_a_single_leaf(tmp_path: Path) -> None:
+    result = equal_to_central(tmp_path, frames_of(), gamma=1e9, max_depth=4, num_trees=3)
+    document = RunFolder.open(result.run_folder).read_json("trees.json")
+    assert document is not None
+    assert [tree["nodes"] for tree in document["trees"]] == [[{"id": 0, "leaf": True}]] * 3
+    assert result.exchanges == 4 + 2 * 3  # levels that close early cost nothing
+
+
+def test_constant_and_missing_columns(tmp_path: Path) -> None:
+    frames = frames_of()
+    frames[0]["nothing"] = np.nan
+    frames[1]["constant"] = 7
+    frames[2]["few"] = np.where(np.arange(len(frames[2])) % 2, np.nan, 1.0)
+    equal_to_central(tmp_path, frames, max_depth=3)
+
+
+def test_one_row_a_leaf(tmp_path: Path) -> None:
+    keys = {"max_depth": 6, "min_child_weight": 0.0, "max_bin": 64, "reg_lambda": 0.0}
+    equal_to_central(tmp_path, frames_of(rows=40), **keys)
+
+
+# Lost parties ----------------------------------------------------------------------------------
+
+
+def test_a_party_that_fails_in_the_middle_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.vertical_xgboost import client
+
+    heard: list[str] = []
+    really, stop, asked = client.decide, client.stop, []
+
+    def decide(message: Any, site: Any, context: Any) -> Message:
+        asked.append(site.name)
+        if len(asked) == 4:
+            raise ValueError("the value 123.456")
+        return really(message, site, context)
+
+    def listen(message: Message, context: Any) -> Message:
+        heard.append(StopRequest.from_record(message.content).reason)
+        return stop(message, context)
+
+    monkeypatch.setattr(client, "decide", decide)
+    monkeypatch.setattr(client, "stop", listen)
+    result = run(tmp_path, frames_of(4), max_depth=3, num_trees=2)
+    assert result.summary["status"] == "failed"
+    assert f"decide: no usable answer of {asked[3]}" in result.summary["reason"]
+    assert "123.456" not in result.summary["reason"]
+    assert heard == [result.summary["reason"]] * 4
