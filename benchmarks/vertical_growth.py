@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 AXES = ("clients", "depth", "trees", "bits")
 _COLUMNS = ("axis", "value", "crypto", "ciphertexts", "bytes", "exchanges", "wall_seconds")
 
@@ -54,10 +56,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def draw_growth(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw CPU seconds and megabytes against each varied setting."""
-    from matplotlib.figure import Figure
-
+def draw_growth(path: Path, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw CPU seconds and megabytes against each varied setting; return what was saved."""
     figure = Figure(figsize=(10, 4.8), layout="constrained")
     panels = figure.subplots(2, len(AXES), sharey="row", squeeze=False)
     for column, axis in enumerate(AXES):
@@ -67,10 +67,12 @@ def draw_growth(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             heights = [row[key] / scale for row in chosen]
             panel[column].plot(values, heights, marker="o", color="#0072b2")
             panel[column].set_xticks(values)
-            panel[column].set_ylim(bottom=0)
             panel[column].grid(visible=True, axis="y", color="#d8dde3")
             panel[column].spines[["top", "right"]].set_visible(False)
         panels[1][column].set_xlabel(axis)
+    for panel, key, scale in ((panels[0], "crypto", 1.0), (panels[1], "bytes", 1e6)):
+        panel[0].set_ylim(0, 1.05 * max(row[key] for row in rows) / scale)  # shared by the row
     panels[0][0].set_ylabel("CPU s in cryptography")
     panels[1][0].set_ylabel("MB of all messages")
     figure.savefig(path, dpi=150)
+    return figure

@@ -200,8 +200,8 @@ def test_growth_is_written_and_drawn(
         2, 3, 4, 5, 6,
     }  # fmt: skip
     table = [
-        {"axis": axis, "value": value, **vars(cost_of(benchmark_module)), "crypto": 5.0}
-        for axis, value, _, _ in found
+        {"axis": axis, "value": value, **vars(cost_of(benchmark_module)), "crypto": 5.0 + at}
+        for at, (axis, value, _, _) in enumerate(found)
     ]
     growth.write_csv(tmp_path / "growth.csv", table)
     with (tmp_path / "growth.csv").open(newline="") as file:
@@ -209,8 +209,13 @@ def test_growth_is_written_and_drawn(
     assert [(row["axis"], int(row["value"])) for row in read] == [
         (axis, value) for axis, value, _, _ in found
     ]
-    assert {row["crypto"] for row in read} == {"5.0"}
-    growth.draw_growth(tmp_path / "growth.png", table)
+    assert [float(row["crypto"]) for row in read] == [row["crypto"] for row in table]
+    figure = growth.draw_growth(tmp_path / "growth.png", table)
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert low == 0
+        for line in axes.get_lines():
+            assert 0 < line.get_ydata().min() <= line.get_ydata().max() < high
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     benchmark_module.print_costs([cost_of(benchmark_module, quality=None)])
     printed = capsys.readouterr().out
