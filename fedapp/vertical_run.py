@@ -19,8 +19,12 @@ from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, TaskPart
-from tasks.vertical_xgboost.messages import STOP, PartyFacts, StopRequest
+from tasks.vertical_xgboost.messages import (
+    STOP,
+    StopRequest,
+)
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.party_facts import PartyFacts
 
 PARTS = "parties"
 """Folder of the parties' parts of the model, in a simulated run."""

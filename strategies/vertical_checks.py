@@ -9,8 +9,8 @@ from tasks.secure.roster import Roster
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.labels import negative_label_fault
-from tasks.vertical_xgboost.messages import PaillierBundle, PartyFacts
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
+from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
 
 
 def check_parties(config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]) -> None:

@@ -14,7 +14,10 @@ from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
 from tasks.vertical_xgboost.decide_messages import SealedOffer
 from tasks.vertical_xgboost.gains import BestSplit
-from tasks.vertical_xgboost.messages import HistogramsReply, SealedDecision
+from tasks.vertical_xgboost.level_messages import (
+    HistogramsReply,
+    SealedDecision,
+)
 from tasks.vertical_xgboost.paillier.keys import PublicKey
 from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums
 from tasks.vertical_xgboost.secret_order import secret_permutation

@@ -10,18 +10,20 @@ from flwr.serverapp.strategy import Result
 from strategies.exchange import Disclosure
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
+from tasks.vertical_xgboost.level_messages import (
+    HISTOGRAMS,
+    HistogramsReply,
+    HistogramsRequest,
+)
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
     FINISH,
-    HISTOGRAMS,
     LABELS,
     STOP,
     BucketsReply,
     BucketsRequest,
     FinishReply,
     FinishRequest,
-    HistogramsReply,
-    HistogramsRequest,
     LabelsReply,
     LabelsRequest,
     StopRequest,

@@ -26,10 +26,19 @@ from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRe
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.fixed_point import FixedPointScale
 from tasks.vertical_xgboost.gains import BestSplit, winner
+from tasks.vertical_xgboost.level_messages import (
+    HISTOGRAMS,
+    HistogramsReply,
+    HistogramsRequest,
+    SealedDecision,
+    StartOfTraining,
+)
+from tasks.vertical_xgboost.message_parts import (
+    Sealed,
+)
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
     FINISH,
-    HISTOGRAMS,
     LABELS,
     LABELS_STEP,
     STOP,
@@ -37,18 +46,13 @@ from tasks.vertical_xgboost.messages import (
     BucketsRequest,
     FinishReply,
     FinishRequest,
-    HistogramsReply,
-    HistogramsRequest,
     LabelsReply,
     LabelsRequest,
-    PartyFacts,
-    Sealed,
-    SealedDecision,
-    StartOfTraining,
     StopRequest,
     metrics_step,
 )
 from tasks.vertical_xgboost.objectives import Metrics, base_score_of, label_scale, objective_of
+from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.protected_sums import protected_sums
 from tasks.vertical_xgboost.secret_order import draw_split_clients
 from tasks.vertical_xgboost.stopwatch import Stopwatch

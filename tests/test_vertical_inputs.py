@@ -14,7 +14,10 @@ from flwr.app import Message
 from fedapp import simulation
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult
-from tasks.vertical_xgboost.messages import STOP, StopRequest
+from tasks.vertical_xgboost.messages import (
+    STOP,
+    StopRequest,
+)
 from tests.vertical_plain_protocol import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, run
 

@@ -28,6 +28,14 @@ from tasks.vertical_xgboost.decide_messages import (
     SealedOffer,
     leaves_step,
 )
+from tasks.vertical_xgboost.level_messages import (
+    HistogramsReply,
+    HistogramsRequest,
+    SealedDecision,
+)
+from tasks.vertical_xgboost.message_parts import (
+    Sealed,
+)
 from tasks.vertical_xgboost.messages import (
     BUCKETS_STEP,
     LABELS_STEP,
@@ -35,13 +43,8 @@ from tasks.vertical_xgboost.messages import (
     BucketsRequest,
     FinishReply,
     FinishRequest,
-    HistogramsReply,
-    HistogramsRequest,
     LabelsReply,
     LabelsRequest,
-    PartyFacts,
-    Sealed,
-    SealedDecision,
     StopRequest,
     metrics_step,
 )
@@ -54,6 +57,7 @@ from tasks.vertical_xgboost.party_arrays import (
     party_from_arrays,
     party_to_arrays,
 )
+from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums, protected_sums
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.site_state import Peers, Secrets

@@ -11,7 +11,10 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.vertical_xgboost.candidates import IntpArray
-from tasks.vertical_xgboost.messages import Seconds, array_record
+from tasks.vertical_xgboost.message_parts import (
+    Seconds,
+    array_record,
+)
 from tasks.vertical_xgboost.split_client import NodeOffer
 
 DECIDE = "query.vertical_decide"

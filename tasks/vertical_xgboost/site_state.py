@@ -25,13 +25,16 @@ from tasks.secure.split_reals import word_bound
 from tasks.secure.sum_guard import SumGuard
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.messages import PaillierBundle, array_record
+from tasks.vertical_xgboost.message_parts import (
+    array_record,
+)
 from tasks.vertical_xgboost.paillier.keys import (
     PrivateKey,
     PublicKey,
     check_distinct,
     generate_key,
 )
+from tasks.vertical_xgboost.party_facts import PaillierBundle
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 
 _KEYS = "vertical-keys"

@@ -1,0 +1,214 @@
+"""The first exchange of a tree level: what became of the level above, and encrypted sums back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from tasks.secure.secure_sums import MaskedVector
+from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
+from tasks.vertical_xgboost.message_parts import (
+    Sealed,
+    Seconds,
+    array_record,
+    as_bytes,
+    as_whole,
+    put_masked,
+    put_seconds,
+    read_masked,
+    read_sealed,
+    read_seconds,
+)
+
+HISTOGRAMS = "query.vertical_histograms"
+
+
+@dataclass(frozen=True)
+class StartOfTraining:
+    """What the first level's request adds.
+
+    Attributes
+    ----------
+    sealed : dict of sender to bytes
+        Bucket maps.
+    layouts : tuple of CandidateLayout
+        Of each source.
+    gradient_exponent : int
+        Of the bound for all gradients.
+    """
+
+    sealed: Sealed
+    layouts: tuple[CandidateLayout, ...]
+    gradient_exponent: int
+
+
+@dataclass(frozen=True, eq=False)
+class SealedDecision:
+    """The server on an open node of the level above.
+
+    Attributes
+    ----------
+    source, candidate, place : int
+        The winner, its number, its place in the level's order. For a leaf: the source whose split
+        client sealed the weight, -1, -1.
+    weights : bytes
+        Sealed for the receiver by the source's split client: (w,), or (w_L, w_R) at the last
+        level; empty where no leaf comes of it.
+    """
+
+    source: int
+    candidate: int
+    place: int
+    weights: bytes
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether the node is not split."""
+        return self.candidate < 0
+
+
+def put_decisions(content: RecordDict, decisions: tuple[SealedDecision, ...]) -> None:
+    """Put decisions into a message."""
+    numbers = [[d.source, d.candidate, d.place] for d in decisions]
+    array = np.array(numbers, dtype=np.int32).reshape(-1, 3)
+    content["decisions"] = array_record({"decisions": array})
+    content["leaves"] = ConfigRecord({"weights": [d.weights for d in decisions]})
+
+
+def read_decisions(content: RecordDict) -> tuple[SealedDecision, ...]:
+    """Decisions of a message."""
+    numbers = content.array_records["decisions"]["decisions"].numpy().tolist()
+    sealed = cast(list[bytes], content.config_records["leaves"]["weights"])
+    return tuple(
+        SealedDecision(int(source), int(candidate), int(place), weights)
+        for (source, candidate, place), weights in zip(numbers, sealed, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramsRequest:
+    """Server to every party: what became of the level above; sum up this one.
+
+    Attributes
+    ----------
+    tree, level : int
+        Of what is to be summed, from 0.
+    decisions : tuple of SealedDecision
+        One an open node of the level above; empty at the start of training.
+    orders : dict of source to (candidates,) intp
+        The secret order of the level for each source; not for those the receiver decrypts for.
+    start : StartOfTraining or None
+    """
+
+    tree: int
+    level: int
+    decisions: tuple[SealedDecision, ...]
+    orders: Mapping[str, IntpArray]
+    start: StartOfTraining | None = None
+
+    reveals: ClassVar[str] = (
+        "source, unnamed feature, bucket and side of each split; secret orders of candidates, but "
+        "for sources that the party decrypts for; sealed: weights of leaves, first bucket maps of "
+        "own rows"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        at = ConfigRecord({"tree": self.tree, "level": self.level})
+        orders = {name: order.astype(np.int32) for name, order in self.orders.items()}
+        content = RecordDict({"histograms": at, "orders": array_record(orders)})
+        put_decisions(content, self.decisions)
+        if self.start is not None:
+            start = self.start
+            buckets = [np.array(la.num_buckets, dtype=np.int32) for la in start.layouts]
+            missing = [np.array(la.has_missing, dtype=np.bool_) for la in start.layouts]
+            content["sealed"] = ConfigRecord(dict(start.sealed))
+            content["start"] = ConfigRecord({"gradient-exponent": start.gradient_exponent})
+            content["layouts"] = array_record(
+                {
+                    f"{n}/{at}": a
+                    for at, pair in enumerate(zip(buckets, missing, strict=True))
+                    for n, a in zip(("num-buckets", "has-missing"), pair, strict=True)
+                }
+            )
+        return content
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> HistogramsRequest:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        at = content.config_records["histograms"]
+        start = None
+        if "start" in content.config_records:
+            arrays = content.array_records["layouts"]
+            layouts = tuple(
+                CandidateLayout(
+                    tuple(map(int, arrays[f"num-buckets/{i}"].numpy().tolist())),
+                    tuple(map(bool, arrays[f"has-missing/{i}"].numpy().tolist())),
+                )
+                for i in range(len(arrays) // 2)
+            )
+            exponent = as_whole(content.config_records["start"]["gradient-exponent"])
+            start = StartOfTraining(read_sealed(content), layouts, exponent)
+        orders = {
+            name: array.numpy().astype(np.intp)
+            for name, array in content.array_records["orders"].items()
+        }
+        return cls(
+            as_whole(at["tree"]), as_whole(at["level"]), read_decisions(content), orders, start
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramsReply:
+    """A party: its sums for every source, encrypted for the source's split client.
+
+    Attributes
+    ----------
+    shares : dict of source to bytes
+        Ciphertexts (plain numbers with ``encryption = "none"``).
+    refused : dict of source to (1 + candidates, nodes) bool
+        Where ``min-instances`` refuses candidates.
+    metrics : MaskedVector or None
+        Losses after the tree that was finished with this request.
+    seconds : dict of str to float
+    """
+
+    shares: Mapping[str, bytes]
+    refused: Mapping[str, NDArray[np.bool_]]
+    metrics: MaskedVector | None = None
+    seconds: Seconds = field(default_factory=dict)
+
+    reveals: ClassVar[str] = (
+        "nothing of one party: sums of gradients encrypted for split clients (the server has no "
+        "key), losses under masks; which candidates min-instances refuses, where it is set"
+    )
+    reveals_plain: ClassVar[str] = (
+        "SUMS OF THE PARTY'S GRADIENTS IN CLEAR (encryption = none): from them labels can be found"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        content = RecordDict(
+            {"shares": ConfigRecord(dict(self.shares)), "refused": array_record(self.refused)}
+        )
+        if self.metrics is not None:
+            put_masked(content, self.metrics)
+        put_seconds(content, self.seconds)
+        return content
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> HistogramsReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        shares = content.config_records["shares"]
+        refused = content.array_records["refused"]
+        return cls(
+            {name: as_bytes(value) for name, value in shares.items()},
+            {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
+            read_masked(content),
+            read_seconds(content),
+        )
