@@ -20,7 +20,7 @@ from tasks.site.messages import TaskPart
 if TYPE_CHECKING:
     from tasks.roc_glm.client import RocGlmSite
     from tasks.survival.client import SurvivalSite
-    from tasks.vertical_xgboost.client import VerticalSite
+    from tasks.vertical_xgboost.site import VerticalSite
 
 app = ClientApp(mods=[each_hosted_site])
 
@@ -136,18 +136,27 @@ def vertical_buckets(message: Message, context: Context) -> Message:
 @answering_faults
 def vertical_histograms(message: Message, context: Context) -> Message:
     """Sum gradients for every open node and candidate, encrypted for split clients."""
-    from tasks.vertical_xgboost import client
+    from tasks.vertical_xgboost import level_client
 
-    return client.histograms(message, _vertical_site(context), context)
+    return level_client.histograms(message, _vertical_site(context), context)
+
+
+@app.query("vertical_aggregate")
+@answering_faults
+def vertical_aggregate(message: Message, context: Context) -> Message:
+    """Add up the owners' encrypted sums for this party's columns."""
+    from tasks.vertical_xgboost import level_client
+
+    return level_client.aggregate(message, _vertical_site(context), context)
 
 
 @app.query("vertical_decide")
 @answering_faults
 def vertical_decide(message: Message, context: Context) -> Message:
     """Decrypt totals and offer the best gain of each source."""
-    from tasks.vertical_xgboost import client
+    from tasks.vertical_xgboost import level_client
 
-    return client.decide(message, _vertical_site(context), context)
+    return level_client.decide(message, _vertical_site(context), context)
 
 
 @app.query("vertical_finish")
@@ -335,8 +344,8 @@ def prepare_vertical_site(
         With everything that is wrong with the node's configuration or rows.
     """
     from fedapp import site_data
-    from tasks.vertical_xgboost.client import VerticalSite
     from tasks.vertical_xgboost.rows import read_table
+    from tasks.vertical_xgboost.site import VerticalSite
 
     vertical = config.vertical_xgboost
     bundled = site_data.bundled_set(node_config, data=vertical.data)

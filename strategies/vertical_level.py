@@ -46,6 +46,21 @@ class Sources:
     keys: tuple[PublicKey | None, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """What split clients decrypt, by source.
+
+    Attributes
+    ----------
+    sums : mapping of int to bytes
+    refused : mapping of int to (1 + candidates, nodes) bool
+        In the level's order; absent where nothing can be refused.
+    """
+
+    sums: Mapping[int, bytes]
+    refused: Mapping[int, BoolArray]
+
+
 class Level:
     """One level of a tree at the server.
 
@@ -57,15 +72,25 @@ class Level:
     has_splits : bool
         False where trees have depth 0: then only full sums are asked for.
     shuffle : bool
-        Draw a fresh secret order of each source's candidates.
+        Each source's candidates are in a secret order.
+    orders : sequence of (candidates,) intp, optional
+        Those orders; drawn afresh if not given.
     """
 
-    def __init__(self, sources: Sources, *, nodes: int, has_splits: bool, shuffle: bool) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        *,
+        nodes: int,
+        has_splits: bool,
+        shuffle: bool,
+        orders: Sequence[IntpArray] | None = None,
+    ) -> None:
         self.sources = sources
         counts = [la.num_candidates if has_splits else 0 for la in sources.layouts]
         self.shapes = [LevelShape(count, nodes) for count in counts]
         self.shuffle = shuffle
-        self.orders = [
+        self.orders = list(orders or ()) or [
             secret_permutation(count) if shuffle else np.arange(count, dtype=np.intp)
             for count in counts
         ]

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
+from tasks.vertical_xgboost.aggregate_messages import (
+    AGGREGATE,
+    AggregateReply,
+    AggregateRequest,
+)
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
 from tasks.vertical_xgboost.level_messages import (
@@ -40,6 +45,7 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
         LABELS: Disclosure("labels", LabelsRequest.reveals, LabelsReply.reveals),
         BUCKETS: Disclosure("buckets", BucketsRequest.reveals, BucketsReply.reveals),
         HISTOGRAMS: Disclosure("histograms", HistogramsRequest.reveals, sums),
+        AGGREGATE: Disclosure("aggregate", AggregateRequest.reveals, AggregateReply.reveals),
         DECIDE: Disclosure("decide", DecideRequest.reveals, DecideReply.reveals),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),
         STOP: Disclosure("stop", StopRequest.reveals, "nothing"),

@@ -15,12 +15,18 @@ from strategies.all_parties import ask_all, tell_all
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
 from strategies.vertical_checks import check_parties, read_paillier_keys
-from strategies.vertical_level import Level, Sources
+from strategies.vertical_level import Level, Sources, Totals
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.vertical_xgboost.aggregate_messages import (
+    AGGREGATE,
+    AggregateReply,
+    AggregateRequest,
+    NextOrder,
+)
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest, SealedOffer
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
@@ -83,6 +89,9 @@ class VerticalXGBoost(Strategy):
        gain (:meth:`decide`).
     5. ``finish`` (:meth:`finish`): the last decisions; each party keeps its part of the model.
 
+    With ``aggregator = "source"`` shares go sealed to the source, which adds them up in an exchange
+    ``aggregate`` between the two (:meth:`add_up`): 4 + 3 T max(d, 1) exchanges.
+
     With the introduction (:func:`strategies.membership.meet_sites`) at most 4 + 2 T max(d, 1)
     exchanges for T trees of depth d. Losses and metrics of a tree are summed under masks and come
     with the next tree's first reply, so early stopping discards that exchange.
@@ -140,6 +149,7 @@ class VerticalXGBoost(Strategy):
         self.sources: Sources
         self._start: StartOfTraining | None = None
         self._sealed: dict[str, Sealed] = {}
+        self._orders: list[NextOrder] = []
         self._records: dict[str, int] = dict.fromkeys(self.names, 0)
         self._waiting: OwnedTree
         self._gains: dict[int, float] = {}
@@ -199,7 +209,8 @@ class VerticalXGBoost(Strategy):
                 if tree.depth == 0 and number and self._tree_is_done(exchange, replies):
                     decisions = [[] for _ in self.names]
                     break
-                offers = self.gather_offers(exchange, number, tree, level, replies)
+                totals = self.add_up(exchange, number, tree, level, replies)
+                offers = self.gather_offers(exchange, number, tree, level, totals)
                 decisions = self.decide(tree, level, offers)
             else:
                 self._note_tree(tree)
@@ -328,6 +339,7 @@ class VerticalXGBoost(Strategy):
         )
         before = self.sources
         self.sources = Sources(before.names, before.split_clients, layouts, positions, before.keys)
+        self._keep_orders([reply.following for reply in replies.values()])
         self._start = StartOfTraining({}, layouts, scales.gradient.exponent)
 
     def gather_histograms(
@@ -339,6 +351,7 @@ class VerticalXGBoost(Strategy):
             nodes=len(tree.open_nodes) or 1,
             has_splits=self.config.max_depth > 0,
             shuffle=self.config.shuffle,
+            orders=[told.order for told in self._orders] if self._orders else None,
         )
         start, self._start = self._start, None
         contents = {}
@@ -348,8 +361,14 @@ class VerticalXGBoost(Strategy):
                 first = StartOfTraining(
                     self._sealed.pop(name), start.layouts, start.gradient_exponent
                 )
+            by_source = self.config.aggregator == "source"
             request = HistogramsRequest(
-                number, tree.depth, tuple(decisions[at]), level.orders_for(at), first
+                number,
+                tree.depth,
+                tuple(decisions[at]),
+                {} if by_source else level.orders_for(at),
+                first,
+                self._orders_for(name),
             )
             contents[name] = request.to_record()
         replies = ask_all(
@@ -358,28 +377,57 @@ class VerticalXGBoost(Strategy):
         self._add_seconds(replies)
         return level, replies
 
-    def gather_offers(
+    def add_up(
         self,
         exchange: Exchange,
         number: int,
         tree: GrowingTree[OwnedSplit],
         level: Level,
         replies: dict[str, HistogramsReply],
-    ) -> dict[int, Sequence[SealedOffer]]:
-        """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back."""
+    ) -> Totals:
+        """Add ciphertexts here, or have sources do it (``aggregate``, an exchange of its own)."""
         num_training = self._num_rows - self._num_evaluation
         sums = protected_sums(self.config, num_training=num_training, watch=self.watch)
-        refused = level.refused(replies)
-        totals = level.totals(replies, sums, refused)
         self._ciphertexts += level.ciphertexts(sums)
+        if self.config.aggregator == "server":
+            refused = level.refused(replies)
+            return Totals(level.totals(replies, sums, refused), refused)
+        contents = {
+            name: AggregateRequest(
+                number, tree.depth, {owner: reply.shares[name] for owner, reply in replies.items()}
+            ).to_record()
+            for name in self.names
+        }
+        found = {}
+        answers = ask_all(exchange, contents, AGGREGATE, lambda content: content, step="aggregate")
+        for source, (name, content) in enumerate(answers.items()):
+            shape = level.shapes[source].sums[:2]
+            found[name] = AggregateReply.from_record(content, shape=shape)
+        self._add_seconds(found)
+        self._keep_orders([reply.following for reply in found.values()])
+        masks = {at: reply.refused for at, reply in enumerate(found.values())}
+        return Totals(
+            {at: reply.total for at, reply in enumerate(found.values())},
+            {at: mask for at, mask in masks.items() if mask is not None},
+        )
+
+    def gather_offers(
+        self,
+        exchange: Exchange,
+        number: int,
+        tree: GrowingTree[OwnedSplit],
+        level: Level,
+        totals: Totals,
+    ) -> dict[int, Sequence[SealedOffer]]:
+        """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back."""
         contents = {}
         for at in sorted(set(self.sources.split_clients)):
             own = [s for s, client in enumerate(self.sources.split_clients) if client == at]
             contents[self.names[at]] = DecideRequest(
                 number,
                 tree.depth,
-                {self.names[source]: totals[source] for source in own},
-                {self.names[source]: refused[source] for source in own if source in refused},
+                {self.names[source]: totals.sums[source] for source in own},
+                {self.names[s]: totals.refused[s] for s in own if s in totals.refused},
             ).to_record()
         answers = ask_all(
             exchange,
@@ -463,6 +511,18 @@ class VerticalXGBoost(Strategy):
         self._sealed = {
             to: {sender: parts[to] for sender, parts in sealed.items() if to in parts}
             for to in self.names
+        }
+
+    def _keep_orders(self, told: Sequence[NextOrder | None]) -> None:
+        """Keep the orders that sources drew for the next level, if they drew any."""
+        self._orders = [each for each in told if each is not None]
+
+    def _orders_for(self, receiver: str) -> Sealed:
+        """Orders that sources sealed for a party."""
+        return {
+            name: told.sealed[receiver]
+            for name, told in zip(self.names, self._orders, strict=False)
+            if receiver in told.sealed
         }
 
     def _sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:

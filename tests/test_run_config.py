@@ -112,10 +112,13 @@ def test_every_key_has_a_meaning_and_says_what_is_allowed() -> None:
         assert key.allowed, key
 
 
+OTHERS = ("roc-glm.", "vertical-xgboost.")
+
+
 def test_flat_gives_back_what_was_read() -> None:
     values = {"seed": 7, "survival.rounds": 3, "survival.dp-mechanism": "none"}
     read = run_config.read(values).flat()
-    concerned = {k: v for k, v in run_config.defaults().items() if not k.startswith("roc-glm.")}
+    concerned = {k: v for k, v in run_config.defaults().items() if not k.startswith(OTHERS)}
     assert {**concerned, **values} == read
     read = run_config.read({"task": "roc-glm", "roc-glm.release": "binned"}).flat()
     assert read["roc-glm.release"] == "binned"

@@ -274,10 +274,10 @@ def test_one_row_a_leaf(tmp_path: Path) -> None:
 def test_a_party_that_fails_in_the_middle_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tasks.vertical_xgboost import client
+    from tasks.vertical_xgboost import client, level_client
 
     heard: list[str] = []
-    really, stop, asked = client.decide, client.stop, []
+    really, stop, asked = level_client.decide, client.stop, []
 
     def decide(message: Any, site: Any, context: Any) -> Message:
         asked.append(site.name)
@@ -289,7 +289,7 @@ def test_a_party_that_fails_in_the_middle_ends_the_run(
         heard.append(StopRequest.from_record(message.content).reason)
         return stop(message, context)
 
-    monkeypatch.setattr(client, "decide", decide)
+    monkeypatch.setattr(level_client, "decide", decide)
     monkeypatch.setattr(client, "stop", listen)
     result = run(tmp_path, frames_of(4), max_depth=3, num_trees=2)
     assert result.summary["status"] == "failed"

@@ -160,3 +160,31 @@ def test_state_of_a_party_is_compact_and_forgotten(tmp_path: Path) -> None:
     assert 0 < max(recorded.state_bytes.values()) < 2_000_000
     for context in recorded.grid.contexts.values():
         assert not list(context.state)
+
+
+@pytest.mark.parametrize(
+    ("parties", "keys"),
+    [
+        (2, {}),
+        (4, {"objective": "reg:squarederror", "max_depth": 3}),
+        (3, {"max_depth": 0}),
+        (3, {"shuffle": False}),
+        (3, {"min_instances": 4}),
+        (3, {"num_trees": 12, "early_stopping_rounds": 1, "eta": 1.0}),
+        (3, {"encryption": "paillier", "num_trees": 1}),
+        (3, {"encryption": "paillier", "num_trees": 1, "min_instances": 4, "shuffle": False}),
+        (4, {"encryption": "paillier", "num_trees": 1, "min_instances": 3}),
+    ],
+    ids=str,
+)
+def test_sources_add_up_to_the_same_trees(
+    parties: int, keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_known_keys(monkeypatch)
+    objective = keys.get("objective", "binary:logistic")
+    frames = cut(random_frame(6, rows=150, objective=objective), parties=parties, labels="even")
+    settings = {"max_depth": 2, "num_trees": 2, "max_bin": 5, "min_child_weight": 0.1, **keys}
+    result = run(tmp_path, frames, aggregator="source", **settings)
+    assert_same(result, central_fit(frames, **settings))
+    assert result.exchanges <= 4 + 3 * settings["num_trees"] * max(settings["max_depth"], 1)
+    assert {row["step"] for row in result.ledger} >= {"histograms", "aggregate", "decide"}

@@ -103,6 +103,8 @@ class HistogramsRequest:
     orders : dict of source to (candidates,) intp
         The secret order of the level for each source; not for those the receiver decrypts for.
     start : StartOfTraining or None
+    sealed_orders : dict of source to bytes
+        Instead of `orders` where sources draw them.
     """
 
     tree: int
@@ -110,6 +112,7 @@ class HistogramsRequest:
     decisions: tuple[SealedDecision, ...]
     orders: Mapping[str, IntpArray]
     start: StartOfTraining | None = None
+    sealed_orders: Sealed = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
         "source, unnamed feature, bucket and side of each split; secret orders of candidates, but "
@@ -123,6 +126,7 @@ class HistogramsRequest:
         orders = {name: order.astype(np.int32) for name, order in self.orders.items()}
         content = RecordDict({"histograms": at, "orders": array_record(orders)})
         put_decisions(content, self.decisions)
+        content["sealed-orders"] = ConfigRecord(dict(self.sealed_orders))
         if self.start is not None:
             start = self.start
             buckets = [np.array(la.num_buckets, dtype=np.int32) for la in start.layouts]
@@ -158,8 +162,14 @@ class HistogramsRequest:
             name: array.numpy().astype(np.intp)
             for name, array in content.array_records["orders"].items()
         }
+        told = content.config_records["sealed-orders"]
         return cls(
-            as_whole(at["tree"]), as_whole(at["level"]), read_decisions(content), orders, start
+            tree=as_whole(at["tree"]),
+            level=as_whole(at["level"]),
+            decisions=read_decisions(content),
+            orders=orders,
+            start=start,
+            sealed_orders={name: as_bytes(value) for name, value in told.items()},
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from tasks.secure.secure_sums import MaskedVector
+from tasks.vertical_xgboost.aggregate_messages import NextOrder, put_order, read_order
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
 from tasks.vertical_xgboost.message_parts import (
@@ -177,6 +178,8 @@ class BucketsReply:
         Place of each in the party's order of columns, for ties.
     gradient_exponent : int
         Power of two that bounds its first gradients.
+    following : NextOrder or None
+        Source as aggregator: the order of the first level.
     seconds : dict of str to float
     """
 
@@ -184,6 +187,7 @@ class BucketsReply:
     layout: CandidateLayout
     ranks: tuple[int, ...]
     gradient_exponent: int
+    following: NextOrder | None = None
     seconds: Seconds = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
@@ -206,6 +210,7 @@ class BucketsReply:
             "ranks": np.array(self.ranks, dtype=np.int32),
         }
         content["arrays"] = array_record(arrays)
+        put_order(content, self.following)
         put_seconds(content, self.seconds)
         return content
 
@@ -220,7 +225,8 @@ class BucketsReply:
         ranks = tuple(map(int, arrays["ranks"].tolist()))
         layout.canonical_positions(ranks)  # a permutation, or ValueError
         exponent = as_whole(content.config_records["buckets"]["gradient-exponent"])
-        return cls(read_sealed(content), layout, ranks, exponent, read_seconds(content))
+        sealed, following = read_sealed(content), read_order(content)
+        return cls(sealed, layout, ranks, exponent, following, read_seconds(content))
 
 
 # The end --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tasks.secure.secure_sums import MaskedVector, mask
 from tasks.secure.split_reals import word_bound
 from tasks.secure.sum_guard import SumGuard
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.message_parts import (
     array_record,
@@ -41,6 +42,7 @@ _KEYS = "vertical-keys"
 _PEERS = "vertical-peers"
 _NEXT = "vertical-next"
 _ARRAYS = "vertical-arrays"
+_ORDER = "vertical-order"
 _PREFIX = "vertical-"
 
 _LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
@@ -278,6 +280,24 @@ def known_arrays(context: Context) -> dict[str, NDArray[np.generic]]:
     if record is None:
         raise SiteFault("lost-state", _LOST)
     return {name: array.numpy().copy() for name, array in record.items()}
+
+
+def store_order(context: Context, order: IntpArray) -> None:
+    """Keep the order of the party's own candidates for the next level."""
+    context.state[_ORDER] = array_record({"order": order.astype(np.int32)})
+
+
+def has_order(context: Context) -> bool:
+    """Whether the party draws orders of its own candidates."""
+    return _ORDER in context.state
+
+
+def known_order(context: Context) -> IntpArray:
+    """The order that was kept; `SiteFault` ``"lost-state"`` if there is none."""
+    record = context.state.array_records.get(_ORDER)
+    if record is None:
+        raise SiteFault("lost-state", _LOST)
+    return record["order"].numpy().astype(np.intp)
 
 
 def expect(context: Context, step: str) -> None:

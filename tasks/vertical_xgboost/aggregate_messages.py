@@ -1,0 +1,177 @@
+"""The exchange that ``aggregator = "source"`` adds to a level: a source adds up sealed shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from tasks.secure.transcript import decode, encode
+from tasks.vertical_xgboost.candidates import IntpArray
+from tasks.vertical_xgboost.message_parts import (
+    Sealed,
+    Seconds,
+    array_record,
+    as_bytes,
+    as_whole,
+    put_seconds,
+    read_sealed,
+    read_seconds,
+)
+
+AGGREGATE = "query.vertical_aggregate"
+
+_SHARE = "fedapp/vertical-share/1"
+
+FIRST_ORDER = "order-first"
+"""Name of the step under which a source seals the order of the first level."""
+
+
+def order_step(tree: int, level: int) -> str:
+    """Name of the step under which the order of the level after this one is sealed."""
+    return f"order-after-{tree}-{level}"
+
+
+def share_step(tree: int, level: int) -> str:
+    """Name of the step under which owners seal their shares for a source."""
+    return f"share-{tree}-{level}"
+
+
+def join_share(share: bytes, refused: NDArray[np.bool_] | None) -> bytes:
+    """A share with its refusals as one payload."""
+    bits = b"" if refused is None else np.packbits(refused).tobytes()
+    return encode(_SHARE, share, bits)
+
+
+def split_share(payload: bytes, shape: tuple[int, int]) -> tuple[bytes, NDArray[np.bool_] | None]:
+    """The reverse of `join_share`; ValueError if it does not fit the (1 + candidates, nodes)."""
+    share, bits = decode(payload, _SHARE)
+    if not bits:
+        return share, None
+    count = shape[0] * shape[1]
+    if len(bits) != -(-count // 8):
+        raise ValueError("refusals of another size")
+    flags = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=count)
+    return share, flags.astype(np.bool_).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class NextOrder:
+    """A source's secret order for the next level.
+
+    Attributes
+    ----------
+    order : (candidates,) intp
+        For the server.
+    sealed : dict of receiver to bytes
+        For the label owners but the source's split client.
+    """
+
+    order: IntpArray
+    sealed: Sealed
+
+
+def put_order(content: RecordDict, following: NextOrder | None) -> None:
+    """Put an order into a message."""
+    if following is not None:
+        content["order"] = array_record({"order": following.order.astype(np.int32)})
+        content["orders"] = ConfigRecord(dict(following.sealed))
+
+
+def read_order(content: RecordDict) -> NextOrder | None:
+    """The order of a message, if it has one; ValueError if it is none."""
+    record = content.array_records.get("order")
+    if record is None:
+        return None
+    order = record["order"].numpy().astype(np.intp)
+    if not np.array_equal(np.sort(order), np.arange(len(order))):
+        raise ValueError("not an order")
+    sealed = {name: as_bytes(v) for name, v in content.config_records["orders"].items()}
+    return NextOrder(order, sealed)
+
+
+@dataclass(frozen=True)
+class AggregateRequest:
+    """Server to a source: the owners' shares, sealed for it.
+
+    Attributes
+    ----------
+    tree, level : int
+    sealed : dict of owner to bytes
+    """
+
+    tree: int
+    level: int
+    sealed: Sealed
+
+    reveals: ClassVar[str] = (
+        "sealed, from each party: ciphertexts of its sums, which the source cannot decrypt; which "
+        "candidates min-instances refuses, where it is set"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        at = ConfigRecord({"tree": self.tree, "level": self.level})
+        return RecordDict({"aggregate": at, "sealed": ConfigRecord(dict(self.sealed))})
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> AggregateRequest:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        at = content.config_records["aggregate"]
+        return cls(as_whole(at["tree"]), as_whole(at["level"]), read_sealed(content))
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateReply:
+    """A source: the total of its sums, for its split client.
+
+    Attributes
+    ----------
+    total : bytes
+        Ciphertexts, in the level's order, re-randomised.
+    refused : (1 + candidates, nodes) bool or None
+    following : NextOrder or None
+        None where candidates are not shuffled.
+    seconds : dict of str to float
+    """
+
+    total: bytes
+    refused: NDArray[np.bool_] | None
+    following: NextOrder | None
+    seconds: Seconds = field(default_factory=dict)
+
+    reveals: ClassVar[str] = (
+        "nothing of one party: totals encrypted for split clients (the server has no key), the "
+        "secret order of candidates for the next level; which candidates min-instances refuses"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        content = RecordDict({"total": ConfigRecord({"total": self.total})})
+        if self.refused is not None:
+            content["refused"] = array_record({"refused": self.refused})
+        put_order(content, self.following)
+        put_seconds(content, self.seconds)
+        return content
+
+    @classmethod
+    def from_record(cls, content: RecordDict, *, shape: Sequence[int]) -> AggregateReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
+
+        Parameters
+        ----------
+        content : RecordDict
+        shape : (1 + candidates, nodes)
+        """
+        refused = None
+        record = content.array_records.get("refused")
+        if record is not None:
+            refused = record["refused"].numpy().astype(np.bool_)
+            if refused.shape != tuple(shape):
+                raise ValueError("refusals of another shape")
+        total = as_bytes(content.config_records["total"]["total"])
+        return cls(total, refused, read_order(content), read_seconds(content))

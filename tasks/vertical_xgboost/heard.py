@@ -1,0 +1,79 @@
+"""What a party hears from others through the server: sealed parts, and what became of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import INFO
+
+import numpy as np
+from flwr.supercore import log
+
+from tasks.secure.secure_sums import MaskedVector
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.decide_messages import leaves_step
+from tasks.vertical_xgboost.level_messages import SealedDecision
+from tasks.vertical_xgboost.message_parts import Sealed
+from tasks.vertical_xgboost.messages import metrics_step
+from tasks.vertical_xgboost.party import Decision, Party
+from tasks.vertical_xgboost.site_state import Peers, Secrets
+
+WEIGHT = np.dtype("<f8")
+"""How weights of leaves stand in a sealed part."""
+
+
+def open_all(
+    secrets: Secrets, peers: Peers, sealed: Sealed, *, step: str, sealed_at: str
+) -> Sealed:
+    """Open one part of each other party.
+
+    Parameters
+    ----------
+    secrets : Secrets
+    peers : Peers
+    sealed : dict of sender to bytes
+    step : str
+        That asks, for the message.
+    sealed_at : str
+        Step under which they were sealed.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"`` if one is missing, or as `tasks.secure.sealed_relay`.
+    """
+    if sorted(sealed) != peers.others:
+        raise SiteFault("bad-request", f"{step}: must carry one sealed part of each other party")
+    return {name: secrets.open(peers, name, part, step=sealed_at) for name, part in sealed.items()}
+
+
+def hear_decisions(
+    party: Party, decisions: Sequence[SealedDecision], secrets: Secrets, peers: Peers
+) -> MaskedVector | None:
+    """Enter a level's decisions; metrics under masks if they finish a tree."""
+    tree, level, nodes = len(party.finished), party.tree.depth, party.open_nodes
+    if len(decisions) != len(nodes):
+        raise SiteFault("bad-request", f"{len(decisions)} decisions for {len(nodes)} open nodes")
+    heard = []
+    for node, decision in enumerate(decisions):
+        weights: tuple[float, ...] = ()
+        if decision.weights:
+            step = leaves_step(
+                tree=tree, level=level, source=decision.source, node=node, place=decision.place
+            )
+            sender = peers.names[peers.split_clients[decision.source]]
+            opened = secrets.open(peers, sender, decision.weights, step=step)
+            weights = tuple(np.frombuffer(opened, dtype=WEIGHT).tolist())
+        source = -1 if decision.is_leaf else decision.source
+        wanted = 1 if decision.is_leaf else 2 if party.tree.is_last_level else 0
+        if len(weights) != wanted or not np.isfinite(weights).all():
+            raise SiteFault("bad-request", "weights of leaves that do not fit the decision")
+        heard.append(Decision(source, decision.candidate, weights))
+    if not party.hear(heard):
+        return None
+    log(INFO, "tree %d is grown", tree + 1)
+    return secrets.mask(
+        peers,
+        party.metric_sums(),
+        step=metrics_step(tree),
+        two=party.config.allow_two_parties,
+    )

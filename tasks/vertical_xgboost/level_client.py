@@ -1,0 +1,283 @@
+"""A party's half of a tree level: sums for every source, totals of its own, offers for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import Context, Message
+
+from tasks.secure.secure_sums import MaskedVector
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost import set_up, site_state
+from tasks.vertical_xgboost.aggregate_messages import (
+    FIRST_ORDER,
+    AggregateReply,
+    AggregateRequest,
+    join_share,
+    order_step,
+    share_step,
+    split_share,
+)
+from tasks.vertical_xgboost.buckets import BoolArray
+from tasks.vertical_xgboost.candidates import IntpArray
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.decide_messages import (
+    DecideReply,
+    DecideRequest,
+    SealedOffer,
+    leaves_step,
+)
+from tasks.vertical_xgboost.heard import WEIGHT, hear_decisions, open_all
+from tasks.vertical_xgboost.level_messages import HistogramsReply, HistogramsRequest
+from tasks.vertical_xgboost.messages import BUCKETS_STEP
+from tasks.vertical_xgboost.own_order import ORDER, draw_order
+from tasks.vertical_xgboost.party import Party
+from tasks.vertical_xgboost.party_arrays import (
+    columns_from_arrays,
+    party_from_arrays,
+    party_to_arrays,
+)
+from tasks.vertical_xgboost.protected_sums import (
+    LevelShape,
+    ProtectedSums,
+    places_of,
+    protected_sums,
+)
+from tasks.vertical_xgboost.site import VerticalSite
+from tasks.vertical_xgboost.site_state import Peers, Secrets
+from tasks.vertical_xgboost.split_client import node_offers
+
+
+def histograms(message: Message, site: VerticalSite, context: Context) -> Message:
+    """Answer ``histograms``: move own rows down, sum up the next level for every source."""
+    request = HistogramsRequest.from_record(message.content)
+    tree, level = request.tree, request.level
+    site_state.expect(context, f"histograms-{tree}-{level}")
+    secrets = Secrets.known(context)
+    peers = site_state.known_peers(secrets)
+    orders = dict(request.orders)
+    if site.config.aggregator == "source":
+        orders = _told_orders(request, secrets, peers, context)
+    if request.start is not None:
+        party, metrics = _begin(request, secrets, peers, site.config, context), None
+    else:
+        party = party_from_arrays(site_state.known_arrays(context), site.config)
+        metrics = hear_decisions(party, request.decisions, secrets, peers)
+    if (len(party.finished), party.tree.depth) != (tree, level):
+        raise SiteFault("out-of-order", f"tree {tree}, level {level}: not the next one here")
+    reply = _level_reply(party, request, orders, secrets, peers, site, metrics)
+    site_state.store_arrays(context, party_to_arrays(party))
+    secrets.store()
+    here = [f"aggregate-{tree}-{level}", f"decide-{tree}-{level}"]
+    site_state.expect_next(context, *here, *_following(tree, level))
+    return Message(reply.to_record(), reply_to=message)
+
+
+def aggregate(message: Message, site: VerticalSite, context: Context) -> Message:
+    """Answer ``aggregate``: as source, add up what the owners sealed, without reading it."""
+    request = AggregateRequest.from_record(message.content)
+    tree, level = request.tree, request.level
+    site_state.expect(context, f"aggregate-{tree}-{level}")
+    secrets = Secrets.known(context)
+    peers = site_state.known_peers(secrets)
+    party = party_from_arrays(site_state.known_arrays(context), site.config)
+    split_client, shuffle = peers.split_clients[peers.place], site.config.shuffle
+    shape = LevelShape(party.candidates_of(peers.place), len(party.open_nodes))
+    order = np.arange(shape.candidates, dtype=np.intp)
+    if shuffle:
+        order = site_state.known_order(context)
+    shares, refused = _open_shares(request, shape, order, secrets, peers, site)
+    sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
+    total = sums.total(
+        shares,
+        shape,
+        key=peers.paillier[split_client],
+        single=split_client if shuffle else None,
+        order=order,
+        refused=refused,
+        rerandomise=True,
+    )
+    following = None
+    if shuffle:
+        following = draw_order(secrets, peers, shape.candidates, step=order_step(tree, level))
+    reply = AggregateReply(total, refused, following, secrets.watch.seconds)
+    if following is not None:
+        site_state.store_order(context, following.order)
+    secrets.store()
+    site_state.expect_next(context, f"decide-{tree}-{level}", *_following(tree, level))
+    return Message(reply.to_record(), reply_to=message)
+
+
+def decide(message: Message, site: VerticalSite, context: Context) -> Message:
+    """Answer ``decide``: decrypt totals, find the best candidates, seal weights of leaves."""
+    request = DecideRequest.from_record(message.content)
+    tree, level = request.tree, request.level
+    site_state.expect(context, f"decide-{tree}-{level}")
+    secrets = Secrets.known(context)
+    peers = site_state.known_peers(secrets)
+    party = party_from_arrays(site_state.known_arrays(context), site.config)
+    sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
+    offers = {}
+    for name, total in request.totals.items():
+        source = peers.names.index(name)
+        if peers.split_clients[source] != peers.place:
+            raise SiteFault("bad-request", f"{name}: its sums are decrypted elsewhere")
+        offers[name] = _offers(party, source, total, request, sums, secrets, peers)
+    reply = DecideReply(offers, secrets.watch.seconds)
+    secrets.store()
+    site_state.expect_next(context, *_following(tree, level))
+    return Message(reply.to_record(), reply_to=message)
+
+
+# Parts ----------------------------------------------------------------------------------------
+
+
+def _begin(
+    request: HistogramsRequest,
+    secrets: Secrets,
+    peers: Peers,
+    config: VerticalXGBoostConfig,
+    context: Context,
+) -> Party:
+    start = request.start
+    assert start is not None
+    arrays = site_state.known_arrays(context)
+    opened = open_all(secrets, peers, start.sealed, step="histograms", sealed_at=BUCKETS_STEP)
+    own = columns_from_arrays(arrays)
+    if len(start.layouts) != len(peers.names) or start.layouts[peers.place] != own.layout:
+        raise SiteFault("bad-request", "the layout of candidates is not the one that was told")
+    maps = set_up.read_maps(opened, start.layouts, peers.names, num_rows=len(arrays["labels"]))
+    return set_up.new_party(
+        arrays,
+        config,
+        place=peers.place,
+        layouts=start.layouts,
+        maps=maps,
+        gradient_exponent=start.gradient_exponent,
+    )
+
+
+def _following(tree: int, level: int) -> list[str]:
+    """Steps that may come when a level is done."""
+    return [f"histograms-{tree}-{level + 1}", f"histograms-{tree + 1}-0", "finish"]
+
+
+def _told_orders(
+    request: HistogramsRequest, secrets: Secrets, peers: Peers, context: Context
+) -> dict[str, IntpArray]:
+    """Orders of this level that sources sealed when the last one was done, and the own one."""
+    step = FIRST_ORDER
+    if request.start is None:
+        numbers = site_state.known_arrays(context)["numbers"].tolist()
+        step = order_step(int(numbers[4]), int(numbers[2]))
+    orders = {
+        name: np.frombuffer(secrets.open(peers, name, sealed, step=step), dtype=ORDER).astype(
+            np.intp
+        )
+        for name, sealed in request.sealed_orders.items()
+    }
+    if orders or site_state.has_order(context):
+        orders[peers.names[peers.place]] = site_state.known_order(context)
+    return orders
+
+
+def _open_shares(
+    request: AggregateRequest,
+    shape: LevelShape,
+    order: IntpArray,
+    secrets: Secrets,
+    peers: Peers,
+    site: VerticalSite,
+) -> tuple[dict[int, bytes], BoolArray | None]:
+    """Shares by owner's place, and what some owner refuses, in the level's order."""
+    if sorted(request.sealed) != sorted(peers.names):
+        raise SiteFault("bad-request", "aggregate: must carry one share of each party")
+    shares: dict[int, bytes] = {}
+    refused: BoolArray | None = None
+    for owner, name in enumerate(peers.names):
+        step = share_step(request.tree, request.level)
+        payload = secrets.open(peers, name, request.sealed[name], step=step)
+        shares[owner], mask = split_share(payload, (1 + shape.candidates, shape.nodes))
+        if mask is None:
+            continue
+        if site.config.shuffle and owner == peers.split_clients[peers.place]:
+            mask = mask[places_of(order)]
+        refused = mask if refused is None else refused | mask
+    return shares, refused
+
+
+def _level_reply(
+    party: Party,
+    request: HistogramsRequest,
+    orders: Mapping[str, IntpArray],
+    secrets: Secrets,
+    peers: Peers,
+    site: VerticalSite,
+    metrics: MaskedVector | None,
+) -> HistogramsReply:
+    own = party.gradient_sums()
+    sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
+    shares: dict[str, bytes] = {}
+    refused = {}
+    for source, name in enumerate(peers.names):
+        decrypts = peers.split_clients[source] == peers.place
+        order = _order_for(party, source, orders.get(name), decrypts=decrypts)
+        shares[name] = sums.share(
+            own.of(source, order),
+            rows=party.num_training,
+            key=secrets.paillier if decrypts else peers.paillier[peers.split_clients[source]],
+            single=decrypts and site.config.shuffle,
+        )
+        mask = own.refused(source, order) if site.config.min_instances >= 2 else None
+        if site.config.aggregator == "source":
+            step = share_step(request.tree, request.level)
+            payload = join_share(shares[name], mask)
+            shares[name] = secrets.seal(peers, name, payload, step=step)
+        elif mask is not None:
+            refused[name] = mask
+    return HistogramsReply(shares, refused, metrics, secrets.watch.seconds)
+
+
+def _order_for(
+    party: Party, source: int, order: IntpArray | None, *, decrypts: bool
+) -> IntpArray | None:
+    """The order in which a source's candidates are packed; None: in its own numbering."""
+    if decrypts or not party.config.shuffle:
+        if order is not None:
+            raise SiteFault("bad-request", "an order of candidates that must not be told here")
+        return None
+    count = party.candidates_of(source)
+    if order is None or not np.array_equal(np.sort(order), np.arange(count)):
+        raise SiteFault("bad-request", "an order of candidates that is none")
+    return order
+
+
+def _offers(
+    party: Party,
+    source: int,
+    total: bytes,
+    request: DecideRequest,
+    sums: ProtectedSums,
+    secrets: Secrets,
+    peers: Peers,
+) -> list[SealedOffer]:
+    name, is_last = peers.names[source], party.tree.is_last_level
+    shape = LevelShape(party.candidates_of(source), len(party.open_nodes))
+    refused = request.refused.get(name)
+    if refused is not None and refused.shape != (1 + shape.candidates, shape.nodes):
+        raise SiteFault("bad-request", "refusals that do not fit the level")
+    found = sums.read(total, shape, key=secrets.paillier, refused=refused)
+    offers = []
+    for node, offer in enumerate(node_offers(found, party.rule, is_last=is_last, refused=refused)):
+        places = offer.places.tolist() or [-1]
+        sealed = []
+        for place, weights in zip(places, offer.weights, strict=False):
+            step = leaves_step(
+                tree=request.tree, level=request.level, source=source, node=node, place=place
+            )
+            # Here a source would get noisy weights; today everybody gets the exact ones.
+            payload = np.array(weights, dtype=WEIGHT).tobytes()
+            sealed.append([secrets.seal(peers, to, payload, step=step) for to in peers.names])
+        offers.append(SealedOffer.of(offer, sealed))
+    return offers

@@ -1,0 +1,37 @@
+"""Rows and settings of one party, as its node reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.rows import PartyTable
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalSite:
+    """Rows and settings of one party.
+
+    Attributes
+    ----------
+    name : str
+    table : PartyTable
+    config : VerticalXGBoostConfig
+    simulated : bool
+        The party's rows are a simulation's, on the server's machine.
+    state_dir : str
+        Where the party keeps its part of a model; ``""``: nowhere.
+    """
+
+    name: str
+    table: PartyTable
+    config: VerticalXGBoostConfig
+    simulated: bool = False
+    state_dir: str = ""
+
+    @property
+    def num_training(self) -> int:
+        """Training rows of all owners."""
+        return int(np.count_nonzero(~self.table.is_evaluation))
