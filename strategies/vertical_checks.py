@@ -13,8 +13,15 @@ from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
 
 
-def check_parties(config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]) -> None:
+def check_parties(
+    config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]
+) -> tuple[int, int]:
     """Refuse parties whose rows or labels do not fit together.
+
+    Returns
+    -------
+    (int, int)
+        Rows, and how many of them evaluate.
 
     Raises
     ------
@@ -49,6 +56,8 @@ def check_parties(config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]
         faults.append(fault)
     if faults:
         raise Refused(faults)
+    first = next(iter(facts.values()))
+    return first.num_rows, first.num_evaluation
 
 
 def read_paillier_keys(

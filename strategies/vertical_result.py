@@ -68,8 +68,6 @@ class GrownTree:
         None without rows for evaluation.
     gains : mapping of int to float
         Of each split node.
-    evaluation_loss : int
-        Evaluation loss summed in whole numbers, for early stopping.
     exchanges, bytes, ciphertexts : int
         Of the tree's levels.
     seconds : mapping of str to float
@@ -81,7 +79,6 @@ class GrownTree:
     gains: Mapping[int, float]
     train: Metrics
     evaluation: Metrics | None
-    evaluation_loss: int
     exchanges: int
     bytes: int
     ciphertexts: int

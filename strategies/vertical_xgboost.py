@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO
-from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from strategies.all_parties import ask_all, tell_all
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
+from strategies.vertical_book import TrainingBook
 from strategies.vertical_checks import check_parties, read_paillier_keys
 from strategies.vertical_level import Level, Sources, Totals
+from strategies.vertical_relay import Relay
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
+from strategies.without_rounds import WithoutRounds
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.site.faults import SiteFault
@@ -25,12 +26,10 @@ from tasks.vertical_xgboost.aggregate_messages import (
     AGGREGATE,
     AggregateReply,
     AggregateRequest,
-    NextOrder,
 )
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest, SealedOffer
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
-from tasks.vertical_xgboost.fixed_point import FixedPointScale
 from tasks.vertical_xgboost.gains import BestSplit, winner
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
@@ -38,9 +37,6 @@ from tasks.vertical_xgboost.level_messages import (
     HistogramsRequest,
     SealedDecision,
     StartOfTraining,
-)
-from tasks.vertical_xgboost.message_parts import (
-    Sealed,
 )
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
@@ -57,18 +53,17 @@ from tasks.vertical_xgboost.messages import (
     StopRequest,
     metrics_step,
 )
-from tasks.vertical_xgboost.objectives import Metrics, base_score_of, label_scale, objective_of
+from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.protected_sums import protected_sums
 from tasks.vertical_xgboost.secret_order import draw_split_clients
-from tasks.vertical_xgboost.stopwatch import Stopwatch
-from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit, OwnedTree
+from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
 
 Decisions = Sequence[Sequence[SealedDecision]]
 """For each party, what it is told of each open node: the same, but for sealed weights."""
 
 
-class VerticalXGBoost(Strategy):
+class VerticalXGBoost(WithoutRounds):
     """Trees that one XGBoost on the joined table would build, after parties were introduced.
 
     Every party is *source* of splits on its own columns, and *label owner* of some rows. For each
@@ -141,21 +136,11 @@ class VerticalXGBoost(Strategy):
         self.folder = folder
         self._after_tree = after_tree
         self.objective = objective_of(config)
-        self.watch = Stopwatch()
-        self.stopping = EarlyStopping(config.early_stopping_rounds)
-        self.grown: list[GrownTree] = []
         # Of the run under way:
         self.roster: Roster
         self.sources: Sources
-        self._start: StartOfTraining | None = None
-        self._sealed: dict[str, Sealed] = {}
-        self._orders: list[NextOrder] = []
-        self._records: dict[str, int] = dict.fromkeys(self.names, 0)
-        self._waiting: OwnedTree
-        self._gains: dict[int, float] = {}
-        self._loss_scale: FixedPointScale
-        self._ciphertexts = 0
-        self._mark: tuple[int, int, int, dict[str, float]] = (0, 0, 0, {})
+        self.relay: Relay
+        self.book: TrainingBook
 
     def start(
         self,
@@ -198,7 +183,15 @@ class VerticalXGBoost(Strategy):
             raise
 
     def _train(self, exchange: Exchange, num_trees: int) -> VerticalResult:
-        check_parties(self.config, self.facts)
+        rows, evaluation = check_parties(self.config, self.facts)
+        self.relay = Relay(self.names)
+        self.book = TrainingBook(
+            self.names,
+            self.objective,
+            EarlyStopping(self.config.early_stopping_rounds),
+            num_training=rows - evaluation,
+            num_evaluation=evaluation,
+        )
         base_score, base_margin = self.gather_labels(exchange)
         self.gather_buckets(exchange, base_margin)
         decisions: Decisions = [[] for _ in self.names]
@@ -213,10 +206,14 @@ class VerticalXGBoost(Strategy):
                 offers = self.gather_offers(exchange, number, tree, level, totals)
                 decisions = self.decide(tree, level, offers)
             else:
-                self._note_tree(tree)
+                self.book.note(tree)
                 continue
             break
         self.finish(exchange, decisions)
+        return self._result(base_score, base_margin)
+
+    def _result(self, base_score: float, base_margin: float) -> VerticalResult:
+        book = self.book
         return VerticalResult(
             parties=self.names,
             split_clients={
@@ -225,12 +222,12 @@ class VerticalXGBoost(Strategy):
             },
             base_score=base_score,
             base_margin=base_margin,
-            trees=tuple(self.grown),
-            trees_to_keep=self.stopping.trees_to_keep,
-            seconds=dict(self.watch.seconds),
+            trees=tuple(book.grown),
+            trees_to_keep=book.stopping.trees_to_keep,
+            seconds=dict(book.watch.seconds),
             roster_fingerprint=self.roster.fingerprint,
-            num_rows=self._num_rows,
-            num_evaluation=self._num_evaluation,
+            num_rows=book.num_training + book.num_evaluation,
+            num_evaluation=book.num_evaluation,
             num_features={
                 name: self.sources.layouts[at].num_features for at, name in enumerate(self.names)
             },
@@ -264,8 +261,8 @@ class VerticalXGBoost(Strategy):
         return winner(splits, self.sources.positions)
 
     def stop_after(self, grown: GrownTree) -> bool:
-        """Whether this tree was the last one; by default XGBoost's early stopping."""
-        return self.stopping.update(grown.evaluation_loss)
+        """Whether to stop although early stopping does not; by default never."""
+        return False
 
     def after_tree(self, grown: GrownTree) -> None:
         """Told of each tree once its metrics are known; by default logs it."""
@@ -303,12 +300,13 @@ class VerticalXGBoost(Strategy):
             LabelsReply.from_record,
             step="labels",
         )
-        self._route({name: reply.sealed for name, reply in replies.items()})
-        self._add_seconds(replies)
+        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
+        self.book.add_seconds(replies)
         total, training, owned = self._sum(
             {name: reply.masked for name, reply in replies.items()}, LABELS_STEP
         )
-        if owned != self._num_rows or training != self._num_rows - self._num_evaluation:
+        book = self.book
+        if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
             return 0.5, 0.0  # the parties see by themselves which rows have no or two owners
         base_score = base_score_of(total, training, scale, config)
         try:
@@ -321,26 +319,26 @@ class VerticalXGBoost(Strategy):
         replies = ask_all(
             exchange,
             {
-                name: BucketsRequest(self._sealed[name], base_margin).to_record()
+                name: BucketsRequest(self.relay.hand_out(name), base_margin).to_record()
                 for name in self.names
             },
             BUCKETS,
             BucketsReply.from_record,
             step="buckets",
         )
-        self._route({name: reply.sealed for name, reply in replies.items()})
-        self._add_seconds(replies)
+        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
+        self.book.add_seconds(replies)
         told = [reply.gradient_exponent for reply in replies.values()]
         scales = self.objective.gradient_scales(told, bits=self.config.fixed_point_bits)
-        self._loss_scale = self.objective.loss_scale(scales)
+        self.book.loss_scale = self.objective.loss_scale(scales)
         layouts = tuple(reply.layout for reply in replies.values())
         positions = tuple(
             reply.layout.canonical_positions(reply.ranks) for reply in replies.values()
         )
         before = self.sources
         self.sources = Sources(before.names, before.split_clients, layouts, positions, before.keys)
-        self._keep_orders([reply.following for reply in replies.values()])
-        self._start = StartOfTraining({}, layouts, scales.gradient.exponent)
+        self.relay.keep_orders([reply.following for reply in replies.values()])
+        self.relay.begin_training(StartOfTraining({}, layouts, scales.gradient.exponent))
 
     def gather_histograms(
         self, exchange: Exchange, number: int, tree: GrowingTree[OwnedSplit], decisions: Decisions
@@ -351,30 +349,24 @@ class VerticalXGBoost(Strategy):
             nodes=len(tree.open_nodes) or 1,
             has_splits=self.config.max_depth > 0,
             shuffle=self.config.shuffle,
-            orders=[told.order for told in self._orders] if self._orders else None,
+            orders=self.relay.orders,
         )
-        start, self._start = self._start, None
+        by_source = self.config.aggregator == "source"
         contents = {}
         for at, name in enumerate(self.names):
-            first = None
-            if start is not None:
-                first = StartOfTraining(
-                    self._sealed.pop(name), start.layouts, start.gradient_exponent
-                )
-            by_source = self.config.aggregator == "source"
             request = HistogramsRequest(
                 number,
                 tree.depth,
                 tuple(decisions[at]),
                 {} if by_source else level.orders_for(at),
-                first,
-                self._orders_for(name),
+                self.relay.start_for(name),
+                self.relay.orders_for(name),
             )
             contents[name] = request.to_record()
         replies = ask_all(
             exchange, contents, HISTOGRAMS, HistogramsReply.from_record, step="histograms"
         )
-        self._add_seconds(replies)
+        self.book.add_seconds(replies)
         return level, replies
 
     def add_up(
@@ -386,9 +378,9 @@ class VerticalXGBoost(Strategy):
         replies: dict[str, HistogramsReply],
     ) -> Totals:
         """Add ciphertexts here, or have sources do it (``aggregate``, an exchange of its own)."""
-        num_training = self._num_rows - self._num_evaluation
-        sums = protected_sums(self.config, num_training=num_training, watch=self.watch)
-        self._ciphertexts += level.ciphertexts(sums)
+        book = self.book
+        sums = protected_sums(self.config, num_training=book.num_training, watch=book.watch)
+        book.ciphertexts += level.ciphertexts(sums)
         if self.config.aggregator == "server":
             refused = level.refused(replies)
             return Totals(level.totals(replies, sums, refused), refused)
@@ -403,8 +395,8 @@ class VerticalXGBoost(Strategy):
         for source, (name, content) in enumerate(answers.items()):
             shape = level.shapes[source].sums[:2]
             found[name] = AggregateReply.from_record(content, shape=shape)
-        self._add_seconds(found)
-        self._keep_orders([reply.following for reply in found.values()])
+        self.book.add_seconds(found)
+        self.relay.keep_orders([reply.following for reply in found.values()])
         masks = {at: reply.refused for at, reply in enumerate(found.values())}
         return Totals(
             {at: reply.total for at, reply in enumerate(found.values())},
@@ -441,7 +433,7 @@ class VerticalXGBoost(Strategy):
             ),
             step="decide",
         )
-        self._add_seconds(answers)
+        self.book.add_seconds(answers)
         return {
             source: answers[self.names[client]].offers[self.names[source]]
             for source, client in enumerate(self.sources.split_clients)
@@ -468,9 +460,7 @@ class VerticalXGBoost(Strategy):
             for receiver, said in enumerate(told):
                 said.append(level.split(chosen, offers, node=at, receiver=receiver))
             owner = self.names[chosen[0]]
-            self._gains[node] = offers[chosen[0]][at].gain
-            splits.append(OwnedSplit(owner, self._records[owner]))
-            self._records[owner] += 1
+            splits.append(self.book.enter(node, owner, offers[chosen[0]][at].gain))
         if tree.max_depth:
             tree.grow(splits)
         else:
@@ -479,25 +469,17 @@ class VerticalXGBoost(Strategy):
 
     def finish(self, exchange: Exchange, decisions: Decisions) -> None:
         """Step 5, ``finish``: each party hears the last decisions and keeps its part."""
-        keep = self.stopping.trees_to_keep if not decisions[0] else len(self.grown) + 1
+        keep = len(self.book.grown) + 1 if decisions[0] else self.book.stopping.trees_to_keep
         contents = {
             name: FinishRequest(tuple(decisions[at]), keep, self.folder).to_record()
             for at, name in enumerate(self.names)
         }
         replies = ask_all(exchange, contents, FINISH, FinishReply.from_record, step="finish")
-        self._add_seconds(replies)
+        self.book.add_seconds(replies)
         if decisions[0]:
             self._tree_is_done(exchange, replies)
 
     # Parts of the steps -----------------------------------------------------------------------
-
-    @property
-    def _num_rows(self) -> int:
-        return self.facts[self.names[0]].num_rows
-
-    @property
-    def _num_evaluation(self) -> int:
-        return self.facts[self.names[0]].num_evaluation
 
     def _source_above(self, tree: GrowingTree[OwnedSplit], node: int) -> int:
         """Source of the parent's split; at the root the first party."""
@@ -506,102 +488,20 @@ class VerticalXGBoost(Strategy):
                 return self.names.index(tree.splits[parent].source)
         return 0
 
-    def _route(self, sealed: Mapping[str, Sealed]) -> None:
-        """Sort what was sealed by receiver, to be carried with the next request."""
-        self._sealed = {
-            to: {sender: parts[to] for sender, parts in sealed.items() if to in parts}
-            for to in self.names
-        }
-
-    def _keep_orders(self, told: Sequence[NextOrder | None]) -> None:
-        """Keep the orders that sources drew for the next level, if they drew any."""
-        self._orders = [each for each in told if each is not None]
-
-    def _orders_for(self, receiver: str) -> Sealed:
-        """Orders that sources sealed for a party."""
-        return {
-            name: told.sealed[receiver]
-            for name, told in zip(self.names, self._orders, strict=False)
-            if receiver in told.sealed
-        }
-
     def _sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
         sums = unmask_sum(list(masked.values()), roster=self.roster, step=step)
         return tuple(int(value) for value in sums)
-
-    def _add_seconds(self, replies: Mapping[str, Any]) -> None:
-        for reply in replies.values():
-            self.watch.add(reply.seconds)
-
-    def _note_tree(self, tree: GrowingTree[OwnedSplit]) -> None:
-        """Keep a tree whose metrics come with the next reply."""
-        self._waiting = OwnedTree(dict(tree.splits), dict(tree.children))
 
     def _tree_is_done(
         self, exchange: Exchange, replies: Mapping[str, HistogramsReply] | Mapping[str, FinishReply]
     ) -> bool:
         """Read a tree's metrics; True if it was the last one."""
-        number = len(self.grown)
         masked = {name: reply.metrics for name, reply in replies.items()}
         found = {name: metrics for name, metrics in masked.items() if metrics is not None}
-        loss, hits, test_loss, test_hits = self._sum(found, metrics_step(number))
-        evaluation = None
-        if self._num_evaluation:
-            evaluation = self._metrics(test_loss, test_hits, self._num_evaluation)
-        exchanges, size, ciphertexts, seconds = self._since_last_tree(exchange)
-        grown = GrownTree(
-            number=number + 1,
-            tree=self._waiting,
-            gains=self._gains,
-            train=self._metrics(loss, hits, self._num_rows - self._num_evaluation),
-            evaluation=evaluation,
-            evaluation_loss=test_loss,
-            exchanges=exchanges,
-            bytes=size,
-            ciphertexts=ciphertexts,
-            seconds=seconds,
-        )
-        self.grown.append(grown)
-        self._gains = {}
-        stops = self.stop_after(grown)
+        sums = self._sum(found, metrics_step(len(self.book.grown)))
+        grown, no_progress = self.book.close(exchange, sums)
         self.after_tree(grown)
-        return stops
-
-    def _metrics(self, loss: int, hits: int, rows: int) -> Metrics:
-        return self.objective.metrics(loss, hits, rows, self._loss_scale)
-
-    def _since_last_tree(self, exchange: Exchange) -> tuple[int, int, int, dict[str, float]]:
-        now = exchange.count, exchange.bytes_sent(), self._ciphertexts, dict(self.watch.seconds)
-        count, size, ciphertexts, seconds = self._mark
-        self._mark = now
-        spent = {name: value - seconds.get(name, 0.0) for name, value in now[3].items()}
-        return now[0] - count, now[1] - size, now[2] - ciphertexts, spent
-
-    # What Flower's Strategy has and this protocol does not need ----------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Address nobody: :meth:`start` runs the protocol."""
-        return []
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return nothing."""
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Address nobody: metrics come with the trees."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return None."""
-        return None
+        return self.stop_after(grown) or no_progress
 
     def summary(self) -> None:
         """Log how the strategy is set up."""
