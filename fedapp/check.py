@@ -76,6 +76,11 @@ def _check_data(config: RunConfig, num_sites: int) -> list[Finding]:
     """Read and check every simulated site's rows as the sites themselves will."""
     describe, least = _describe_survival_site, config.general.min_sites
     needed = f"min-sites is {least}"
+    if config.general.task == "vertical-xgboost":
+        describe = _describe_vertical_site
+        if not config.vertical_xgboost.allow_two_parties and least < LEAST_MASKED:
+            least = LEAST_MASKED
+            needed = f"{LEAST_MASKED} are needed without vertical-xgboost.allow-two-parties"
     if config.general.task == "roc-glm":
         describe = _describe_roc_glm_site
         if config.roc_glm.masks_sums and least < LEAST_MASKED:
@@ -113,4 +118,14 @@ def _describe_roc_glm_site(node: Mapping[str, Value], config: RunConfig) -> str:
     return (
         f"{rows.num_positive} positives, {rows.num_negative} negatives, {rows.dropped} rows left "
         f"out, scores {inside}all in [0, 1]"
+    )
+
+
+def _describe_vertical_site(node: Mapping[str, Value], config: RunConfig) -> str:
+    from fedapp.client_app import prepare_vertical_site
+
+    table = prepare_vertical_site(node, config).table
+    return (
+        f"{len(table.ids)} rows, {int(table.is_evaluation.sum())} of them for evaluation, labels "
+        f"of {int(table.owns.sum())}, {len(table.feature_names)} features"
     )

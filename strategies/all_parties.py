@@ -64,9 +64,11 @@ def ask_all(
         read = dict(exchange.read(exchange.send_and_receive(messages), parse))
     except TooFewSites:
         read = {}
-    lost = [name for name in sorted(contents) if name not in read]
+    faults = exchange.faults[before:]
+    blamed = sorted({fault.site for fault in faults} & set(contents))
+    lost = blamed or [name for name in sorted(contents) if name not in read]
     if lost:
-        raise _end_of_run(exchange.faults[before:], lost, step=step)
+        raise _end_of_run(faults, lost, step=step)
     return {name: read[name] for name in sorted(read)}
 
 

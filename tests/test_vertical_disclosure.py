@@ -16,6 +16,7 @@ from flwr.app import Message
 
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost import split_client
+from tasks.vertical_xgboost.aggregate_messages import AGGREGATE
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
@@ -341,3 +342,30 @@ def test_a_refused_candidate_is_hidden_from_its_split_client(tmp_path: Path) -> 
     assert any(mask.any() for mask in masks)
     assert all(not mask[0].any() for mask in masks)  # full sums are never refused
     assert "mask" in recorded.result.summary["crypto-seconds"]
+
+
+# Where sources add up ---------------------------------------------------------------------------
+
+
+def test_sources_get_ciphertexts_sealed_and_decrypt_none(tmp_path: Path) -> None:
+    keys = {"encryption": "paillier", "objective": "reg:squarederror", "aggregator": "source"}
+    recorded = record(tmp_path, frames_with_marks(), **keys, **KEYS)
+    assert recorded.result.summary["central"]["same-trees"] is True
+    clients = split_clients(recorded)
+    both = [message for pair in recorded.messages for message in pair]
+    assert disclosed(both, secrets_of(frames_with_marks())) == set()
+    for party, request, reply in recorded.of_type(AGGREGATE):
+        place = int(party.removeprefix("site-"))
+        assert set(request.content) == {"aggregate", "sealed"}
+        assert set(reply.content) == {"total", "order", "orders", "seconds"}
+        # The order goes to the other label owners, not to the split client.
+        told = set(reply.content.config_records["orders"])
+        assert told == {f"site-{at}" for at in range(4)} - {party, f"site-{clients[place]}"}
+        total = bytes(reply.content.config_records["total"]["total"])  # type: ignore[arg-type]
+        assert small_words(total) < 0.2
+        # What goes on is re-randomised: no owner finds its ciphertexts in it.
+        for _, _, shares in recorded.of_type(HISTOGRAMS):
+            sealed = bytes(shares.content.config_records["shares"][party])  # type: ignore[arg-type]
+            assert total[16:80] not in sealed
+    for _, request, _ in recorded.of_type(HISTOGRAMS):
+        assert HistogramsRequest.from_record(request.content).orders == {}
