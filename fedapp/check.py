@@ -122,7 +122,7 @@ def _describe_roc_glm_site(node: Mapping[str, Value], config: RunConfig) -> str:
 
 
 def _describe_vertical_site(node: Mapping[str, Value], config: RunConfig) -> str:
-    from fedapp.client_app import prepare_vertical_site
+    from fedapp.vertical_party import prepare_vertical_site
 
     table = prepare_vertical_site(node, config).table
     return (

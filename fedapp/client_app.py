@@ -247,6 +247,8 @@ def _read_vertical_site(run_id: int, node_items: Items, run_items: Items) -> Ver
         config = run_config.read(dict(run_items))
     except run_config.ConfigError as error:
         raise SiteFault("bad-configuration", *error.faults) from None
+    from fedapp.vertical_party import prepare_vertical_site
+
     return prepare_vertical_site(dict(node_items), config)
 
 
@@ -330,46 +332,4 @@ def prepare_roc_glm_site(
         model=classifier,
         quantiles_of=quantiles_of,
         noise_seed=config.general.seed if config.general.seeded_noise else None,
-    )
-
-
-def prepare_vertical_site(
-    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig
-) -> VerticalSite:
-    """Read and check the rows of a node for the vertical XGBoost task.
-
-    Raises
-    ------
-    SiteFault
-        With everything that is wrong with the node's configuration or rows.
-    """
-    from fedapp import site_data
-    from tasks.vertical_xgboost.rows import read_table
-    from tasks.vertical_xgboost.site import VerticalSite
-
-    vertical = config.vertical_xgboost
-    bundled = site_data.bundled_set(node_config, data=vertical.data)
-    id_column = vertical.id or (bundled.id if bundled else "") or "id"
-    label_column = vertical.label or (bundled.label if bundled else "") or "label"
-    frame = site_data.load_frame(
-        node_config,
-        data=vertical.data,
-        seed=config.general.seed,
-        spread=site_data.Spread(id=id_column, label=label_column),
-    )
-    table = read_table(
-        frame,
-        id_column=id_column,
-        label_column=label_column,
-        config=vertical,
-        seed=config.general.seed,
-    )
-    path = str(node_config.get("data-path", ""))
-    return VerticalSite(
-        name=site_data.site_name(node_config),
-        table=table,
-        config=vertical,
-        simulated=path.startswith(site_data.MEMORY_PREFIX)
-        or ("partition-id" in node_config and "data-path" not in node_config),
-        state_dir=str(node_config.get("state-dir", "")),
     )

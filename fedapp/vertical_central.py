@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedapp.client_app import prepare_vertical_site
 from fedapp.pooled_check import node_configs
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
+from fedapp.vertical_party import prepare_vertical_site
 from strategies.exchange import Exchange
 from strategies.vertical_result import VerticalResult
 from tasks.site.faults import SiteFault

@@ -12,58 +12,39 @@ from flwr.supercore import log
 from strategies.all_parties import ask_all, tell_all
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.vertical_book import TrainingBook
-from strategies.vertical_checks import check_parties, read_paillier_keys
-from strategies.vertical_level import Level, Sources, Totals
-from strategies.vertical_relay import Relay
+from strategies.vertical_level import Level, Totals
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
-from strategies.without_rounds import WithoutRounds
-from tasks.secure.roster import Roster
-from tasks.secure.secure_sums import MaskedVector, unmask_sum
+from strategies.vertical_set_up import VerticalSetUp
 from tasks.site.faults import SiteFault
-from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.aggregate_messages import (
     AGGREGATE,
     AggregateReply,
     AggregateRequest,
 )
-from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest, SealedOffer
-from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.gains import BestSplit, winner
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
     HistogramsReply,
     HistogramsRequest,
     SealedDecision,
-    StartOfTraining,
 )
 from tasks.vertical_xgboost.messages import (
-    BUCKETS,
     FINISH,
-    LABELS,
-    LABELS_STEP,
     STOP,
-    BucketsReply,
-    BucketsRequest,
     FinishReply,
     FinishRequest,
-    LabelsReply,
-    LabelsRequest,
     StopRequest,
     metrics_step,
 )
-from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
-from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.protected_sums import protected_sums
-from tasks.vertical_xgboost.secret_order import draw_split_clients
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
 
 Decisions = Sequence[Sequence[SealedDecision]]
 """For each party, what it is told of each open node: the same, but for sealed weights."""
 
 
-class VerticalXGBoost(WithoutRounds):
+class VerticalXGBoost(VerticalSetUp):
     """Trees that one XGBoost on the joined table would build, after parties were introduced.
 
     Every party is *source* of splits on its own columns, and *label owner* of some rows. For each
@@ -121,27 +102,6 @@ class VerticalXGBoost(WithoutRounds):
         If the parties' rows, labels or keys do not fit together.
     """
 
-    def __init__(
-        self,
-        *,
-        config: VerticalXGBoostConfig,
-        parties: Mapping[str, TaskPart],
-        after_tree: Callable[[GrownTree], None] | None = None,
-        folder: str = "",
-    ) -> None:
-        self.config = config
-        self.facts = {name: PartyFacts.from_facts(part.facts) for name, part in parties.items()}
-        self.bundles = {name: part.key_bundle for name, part in parties.items()}
-        self.names = tuple(sorted(parties))
-        self.folder = folder
-        self._after_tree = after_tree
-        self.objective = objective_of(config)
-        # Of the run under way:
-        self.roster: Roster
-        self.sources: Sources
-        self.relay: Relay
-        self.book: TrainingBook
-
     def start(
         self,
         grid: Grid,
@@ -183,15 +143,7 @@ class VerticalXGBoost(WithoutRounds):
             raise
 
     def _train(self, exchange: Exchange, num_trees: int) -> VerticalResult:
-        rows, evaluation = check_parties(self.config, self.facts)
-        self.relay = Relay(self.names)
-        self.book = TrainingBook(
-            self.names,
-            self.objective,
-            EarlyStopping(self.config.early_stopping_rounds),
-            num_training=rows - evaluation,
-            num_evaluation=evaluation,
-        )
+        self.check_parties()
         base_score, base_margin = self.gather_labels(exchange)
         self.gather_buckets(exchange, base_margin)
         decisions: Decisions = [[] for _ in self.names]
@@ -235,14 +187,6 @@ class VerticalXGBoost(WithoutRounds):
 
     # What a subclass may change ---------------------------------------------------------------
 
-    def choose_split_clients(self, names: tuple[str, ...]) -> tuple[int, ...]:
-        """Place of each source's split client, another party; drawn once a training.
-
-        Redrawn at every node, a source would meet a split client that colludes with it almost
-        surely.
-        """
-        return draw_split_clients(len(names))
-
     def choose_split(self, node: int, splits: Sequence[BestSplit | None]) -> tuple[int, int] | None:
         """Source and candidate that split a node: largest gain, ties in canonical order.
 
@@ -276,69 +220,6 @@ class VerticalXGBoost(WithoutRounds):
             self._after_tree(grown)
 
     # The steps --------------------------------------------------------------------------------
-
-    def gather_labels(self, exchange: Exchange) -> tuple[float, float]:
-        """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
-        config, names = self.config, self.names
-        self.roster = Roster.from_bundles(
-            [self.bundles[name] for name in names], run=f"run-{exchange.run.run_id}"
-        )
-        keys = read_paillier_keys(config, self.roster, self.facts)
-        split_clients = self.choose_split_clients(names)
-        self.sources = Sources(names, split_clients, (), (), keys)
-        scale = label_scale([fact.label_exponent for fact in self.facts.values()], config)
-        request = LabelsRequest(
-            self.roster.to_bytes(),
-            tuple(self.facts[name].paillier for name in names),
-            split_clients,
-            scale.exponent,
-        ).to_record()
-        replies = ask_all(
-            exchange,
-            dict.fromkeys(names, request),
-            LABELS,
-            LabelsReply.from_record,
-            step="labels",
-        )
-        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
-        self.book.add_seconds(replies)
-        total, training, owned = self._sum(
-            {name: reply.masked for name, reply in replies.items()}, LABELS_STEP
-        )
-        book = self.book
-        if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
-            return 0.5, 0.0  # the parties see by themselves which rows have no or two owners
-        base_score = base_score_of(total, training, scale, config)
-        try:
-            return base_score, self.objective.base_margin(base_score)
-        except SiteFault as fault:  # labels of one class
-            raise Refused(list(fault.reasons)) from None
-
-    def gather_buckets(self, exchange: Exchange, base_margin: float) -> None:
-        """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
-        replies = ask_all(
-            exchange,
-            {
-                name: BucketsRequest(self.relay.hand_out(name), base_margin).to_record()
-                for name in self.names
-            },
-            BUCKETS,
-            BucketsReply.from_record,
-            step="buckets",
-        )
-        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
-        self.book.add_seconds(replies)
-        told = [reply.gradient_exponent for reply in replies.values()]
-        scales = self.objective.gradient_scales(told, bits=self.config.fixed_point_bits)
-        self.book.loss_scale = self.objective.loss_scale(scales)
-        layouts = tuple(reply.layout for reply in replies.values())
-        positions = tuple(
-            reply.layout.canonical_positions(reply.ranks) for reply in replies.values()
-        )
-        before = self.sources
-        self.sources = Sources(before.names, before.split_clients, layouts, positions, before.keys)
-        self.relay.keep_orders([reply.following for reply in replies.values()])
-        self.relay.begin_training(StartOfTraining({}, layouts, scales.gradient.exponent))
 
     def gather_histograms(
         self, exchange: Exchange, number: int, tree: GrowingTree[OwnedSplit], decisions: Decisions
@@ -488,17 +369,13 @@ class VerticalXGBoost(WithoutRounds):
                 return self.names.index(tree.splits[parent].source)
         return 0
 
-    def _sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
-        sums = unmask_sum(list(masked.values()), roster=self.roster, step=step)
-        return tuple(int(value) for value in sums)
-
     def _tree_is_done(
         self, exchange: Exchange, replies: Mapping[str, HistogramsReply] | Mapping[str, FinishReply]
     ) -> bool:
         """Read a tree's metrics; True if it was the last one."""
         masked = {name: reply.metrics for name, reply in replies.items()}
         found = {name: metrics for name, metrics in masked.items() if metrics is not None}
-        sums = self._sum(found, metrics_step(len(self.book.grown)))
+        sums = self.read_sum(found, metrics_step(len(self.book.grown)))
         grown, no_progress = self.book.close(exchange, sums)
         self.after_tree(grown)
         return self.stop_after(grown) or no_progress

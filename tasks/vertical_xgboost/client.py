@@ -38,6 +38,7 @@ from tasks.vertical_xgboost.party_arrays import (
     party_from_arrays,
 )
 from tasks.vertical_xgboost.party_facts import PartyFacts
+from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 
@@ -65,7 +66,7 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.expect(context, "labels")
     request = LabelsRequest.from_record(message.content)
     secrets = Secrets.known(context)
-    peers = site_state.accept_peers(
+    peers = accept_peers(
         secrets,
         site.config,
         roster=request.roster,
@@ -78,7 +79,7 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     sealed = {name: secrets.seal(peers, name, owned, step=LABELS_STEP) for name in peers.others}
     secrets.watch.add({"generate-key": secrets.seconds_of_drawing})
     reply = LabelsReply(sealed, masked, secrets.watch.seconds)
-    site_state.store_peers(context, peers)
+    store_peers(context, peers)
     secrets.store()
     site_state.expect_next(context, "buckets")
     return Message(reply.to_record(), reply_to=message)
@@ -89,7 +90,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.expect(context, "buckets")
     request = BucketsRequest.from_record(message.content)
     secrets = Secrets.known(context)
-    peers = site_state.known_peers(secrets)
+    peers = known_peers(secrets)
     opened = open_all(secrets, peers, request.sealed, step=BUCKETS_STEP, sealed_at=LABELS_STEP)
     owners = set_up.owned_rows(opened, len(site.table.ids)) | {site.name: site.table.owns}
     set_up.check_owners(owners)
@@ -128,7 +129,7 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.expect(context, "finish")
     request = FinishRequest.from_record(message.content)
     secrets = Secrets.known(context)
-    peers = site_state.known_peers(secrets)
+    peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     metrics = None
     if request.decisions:

@@ -15,7 +15,8 @@ from tasks.vertical_xgboost.level_messages import SealedDecision
 from tasks.vertical_xgboost.message_parts import Sealed
 from tasks.vertical_xgboost.messages import metrics_step
 from tasks.vertical_xgboost.party import Decision, Party
-from tasks.vertical_xgboost.site_state import Peers, Secrets
+from tasks.vertical_xgboost.peers import Peers
+from tasks.vertical_xgboost.site_state import Secrets
 
 WEIGHT = np.dtype("<f8")
 """How weights of leaves stand in a sealed part."""

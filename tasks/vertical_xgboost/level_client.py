@@ -38,6 +38,7 @@ from tasks.vertical_xgboost.party_arrays import (
     party_from_arrays,
     party_to_arrays,
 )
+from tasks.vertical_xgboost.peers import Peers, known_peers
 from tasks.vertical_xgboost.protected_sums import (
     LevelShape,
     ProtectedSums,
@@ -45,7 +46,7 @@ from tasks.vertical_xgboost.protected_sums import (
     protected_sums,
 )
 from tasks.vertical_xgboost.site import VerticalSite
-from tasks.vertical_xgboost.site_state import Peers, Secrets
+from tasks.vertical_xgboost.site_state import Secrets
 from tasks.vertical_xgboost.split_client import node_offers
 
 
@@ -55,7 +56,7 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
     tree, level = request.tree, request.level
     site_state.expect(context, f"histograms-{tree}-{level}")
     secrets = Secrets.known(context)
-    peers = site_state.known_peers(secrets)
+    peers = known_peers(secrets)
     orders = dict(request.orders)
     if site.config.aggregator == "source":
         orders = _told_orders(request, secrets, peers, context)
@@ -80,7 +81,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     tree, level = request.tree, request.level
     site_state.expect(context, f"aggregate-{tree}-{level}")
     secrets = Secrets.known(context)
-    peers = site_state.known_peers(secrets)
+    peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     split_client, shuffle = peers.split_clients[peers.place], site.config.shuffle
     shape = LevelShape(party.candidates_of(peers.place), len(party.open_nodes))
@@ -115,7 +116,7 @@ def decide(message: Message, site: VerticalSite, context: Context) -> Message:
     tree, level = request.tree, request.level
     site_state.expect(context, f"decide-{tree}-{level}")
     secrets = Secrets.known(context)
-    peers = site_state.known_peers(secrets)
+    peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
     offers = {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.vertical_xgboost.aggregate_messages import NextOrder
+from tasks.vertical_xgboost.peers import Peers
 from tasks.vertical_xgboost.secret_order import secret_permutation
-from tasks.vertical_xgboost.site_state import Peers, Secrets
+from tasks.vertical_xgboost.site_state import Secrets
 
 ORDER = np.dtype("<i4")
 """How an order stands in a sealed part."""

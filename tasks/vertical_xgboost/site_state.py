@@ -1,15 +1,14 @@
 """What a party remembers of a run between two messages, as arrays and bytes of the node's state.
 
-Keys are drawn at the introduction and never anew in a run. A step is answered once: `Progress`
-says which one comes next. When the run ends, keys and rows are forgotten.
+Keys are drawn at the introduction and never anew in a run. A step is answered once: `expect`
+refuses any other. When the run ends, keys and rows are forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from tasks.secure.identity import read_identity
 from tasks.secure.keys import SiteKeys
-from tasks.secure.roster import Roster
 from tasks.secure.sealed_relay import ReplayGuard, open_sealed, seal
 from tasks.secure.secure_sums import MaskedVector, mask
 from tasks.secure.split_reals import word_bound
@@ -31,21 +29,21 @@ from tasks.vertical_xgboost.message_parts import (
 )
 from tasks.vertical_xgboost.paillier.keys import (
     PrivateKey,
-    PublicKey,
-    check_distinct,
     generate_key,
 )
 from tasks.vertical_xgboost.party_facts import PaillierBundle
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 
+if TYPE_CHECKING:
+    from tasks.vertical_xgboost.peers import Peers
+
 _KEYS = "vertical-keys"
-_PEERS = "vertical-peers"
 _NEXT = "vertical-next"
 _ARRAYS = "vertical-arrays"
 _ORDER = "vertical-order"
 _PREFIX = "vertical-"
 
-_LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
+LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
 
 
 def run_name(run_id: int) -> str:
@@ -107,7 +105,7 @@ class Secrets:
         """
         record = context.state.config_records.get(_KEYS)
         if record is None:
-            raise SiteFault("lost-state", _LOST)
+            raise SiteFault("lost-state", LOST)
         keys = SiteKeys.from_bytes(cast(bytes, record["keys"]))
         stored = cast(bytes, record["paillier"])
         half = len(stored) // 2
@@ -166,106 +164,6 @@ class Secrets:
             )
 
 
-@dataclass(frozen=True)
-class Peers:
-    """All parties of a run, this one among them, in the order of names.
-
-    Parameters
-    ----------
-    roster : Roster
-    place : int
-        Of this party.
-    split_clients : tuple of int
-        Place of each source's split client.
-    paillier : tuple of PublicKey or None
-        Key of each party.
-    """
-
-    roster: Roster
-    place: int
-    split_clients: tuple[int, ...]
-    paillier: tuple[PublicKey | None, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names, sorted."""
-        return self.roster.names
-
-    @property
-    def others(self) -> list[str]:
-        """Names but this party's."""
-        return [name for at, name in enumerate(self.names) if at != self.place]
-
-
-def accept_peers(
-    secrets: Secrets,
-    config: VerticalXGBoostConfig,
-    *,
-    roster: bytes,
-    paillier: tuple[bytes, ...],
-    split_clients: tuple[int, ...],
-) -> Peers:
-    """Check the keys that the server relays.
-
-    ``pinned-sites`` and ``require-pinned`` of the node configuration are as in `tasks.secure`.
-
-    Raises
-    ------
-    SiteFault
-        What is wrong with them.
-    """
-    found = _read_roster(secrets, roster)
-    names = found.names
-    if len(paillier) != len(names) or len(split_clients) != len(names):
-        raise SiteFault("bad-request", "keys and split clients must be one a party")
-    for at, other in enumerate(split_clients):
-        if not 0 <= other < len(names) or other == at:
-            raise SiteFault("bad-request", f"{names[at]}: its split client must be another party")
-    keys: dict[str, PublicKey] = {}
-    for name, data in zip(names, paillier, strict=True):
-        bundle = _verified(found, secrets.run, name, data)
-        if config.encryption == "paillier":
-            keys[name] = PublicKey.from_bytes(
-                bundle.key, owner=name, allow_weak_key=config.allow_weak_key
-            )
-            if keys[name].bits != config.key_bits:
-                raise SiteFault(
-                    "weak-key",
-                    f"{name}: a Paillier key of {keys[name].bits} bits, asked for "
-                    f"key-bits = {config.key_bits}",
-                )
-    check_distinct(keys)
-    place = names.index(secrets.keys.site)
-    return Peers(found, place, split_clients, tuple(keys.get(name) for name in names))
-
-
-def store_peers(context: Context, peers: Peers) -> None:
-    """Keep the parties for later steps."""
-    keys = [key.to_bytes() if key else b"" for key in peers.paillier]
-    context.state[_PEERS] = ConfigRecord(
-        {
-            "roster": peers.roster.to_bytes(),
-            "split-clients": list(peers.split_clients),
-            "paillier": keys,
-        }
-    )
-
-
-def known_peers(secrets: Secrets) -> Peers:
-    """The parties that were accepted."""
-    record = secrets.context.state.config_records.get(_PEERS)
-    if record is None:
-        raise SiteFault("lost-state", _LOST)
-    roster = _read_roster(secrets, cast(bytes, record["roster"]))
-    keys = cast(list[bytes], record["paillier"])
-    return Peers(
-        roster,
-        roster.names.index(secrets.keys.site),
-        tuple(cast(list[int], record["split-clients"])),
-        tuple(PublicKey(_number(key)) if key else None for key in keys),
-    )
-
-
 # Arrays and order of steps --------------------------------------------------------------------
 
 
@@ -278,7 +176,7 @@ def known_arrays(context: Context) -> dict[str, NDArray[np.generic]]:
     """A party's arrays; `SiteFault` ``"lost-state"`` if there are none."""
     record = context.state.array_records.get(_ARRAYS)
     if record is None:
-        raise SiteFault("lost-state", _LOST)
+        raise SiteFault("lost-state", LOST)
     return {name: array.numpy().copy() for name, array in record.items()}
 
 
@@ -296,7 +194,7 @@ def known_order(context: Context) -> IntpArray:
     """The order that was kept; `SiteFault` ``"lost-state"`` if there is none."""
     record = context.state.array_records.get(_ORDER)
     if record is None:
-        raise SiteFault("lost-state", _LOST)
+        raise SiteFault("lost-state", LOST)
     return record["order"].numpy().astype(np.intp)
 
 
@@ -310,7 +208,7 @@ def expect(context: Context, step: str) -> None:
     """
     record = context.state.config_records.get(_NEXT)
     if record is None:
-        raise SiteFault("lost-state", _LOST)
+        raise SiteFault("lost-state", LOST)
     allowed = cast(list[str], record["steps"])
     if step not in allowed:
         raise SiteFault("out-of-order", f"step {step}: expected {' or '.join(allowed)}")
@@ -327,41 +225,9 @@ def forget(context: Context) -> None:
         del context.state[key]
 
 
-def _read_roster(secrets: Secrets, relayed: bytes) -> Roster:
-    node = secrets.context.node_config
-    return Roster.from_bytes(
-        relayed,
-        run=secrets.run,
-        own=secrets.keys,
-        pinned=_pins(node),
-        require_pinned=node.get("require-pinned") is True,
-    )
-
-
-def _verified(roster: Roster, run: str, name: str, data: bytes) -> PaillierBundle:
-    try:
-        bundle = PaillierBundle.from_bytes(data)
-        roster[name].verify(bundle.signature, PaillierBundle.signed(run, name, bundle.key))
-    except Exception:  # the signature's own exception, or bytes of another form
-        raise SiteFault(
-            "bad-key", f"{name}: its Paillier key does not carry its signature"
-        ) from None
-    return bundle
-
-
 def _number(data: bytes) -> mpz:
     return mpz(int.from_bytes(data, "big"))
 
 
 def _primes(p: bytes, q: bytes) -> tuple[mpz, mpz]:
     return _number(p), _number(q)
-
-
-def _pins(node_config: Mapping[str, object]) -> dict[str, str]:
-    text = str(node_config.get("pinned-sites", ""))
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if any(not separator for _, separator, _ in pairs):
-        raise SiteFault(
-            "malformed-fingerprint", 'pinned-sites: must be "name=fingerprint, name=fingerprint"'
-        )
-    return {site.strip(): code.strip() for site, _, code in pairs}
