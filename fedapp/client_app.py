@@ -36,6 +36,7 @@ def hello(message: Message, context: Context) -> Message:
     task = context.run_config.get("task")
 
     def task_part() -> TaskPart:
+        """What the run's task adds."""
         if task == "roc-glm":
             return _introduce_roc_glm(message, context)
         if task == "vertical-xgboost":

@@ -131,6 +131,7 @@ def keep_part(
     name = names[party.place]
 
     def part(*, with_rows: bool) -> ModelPart:
+        """With predictions of own rows, or without."""
         owned = zip(table.ids, table.owns.tolist(), strict=True)
         ids = tuple(row for row, owns in owned if owns) if with_rows else ()
         margins = party.margins_with(num_trees) if with_rows else np.empty(0)
