@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.vertical_xgboost.party import KnownTree, Party
 from tasks.vertical_xgboost.party_arrays import trees_from_arrays, trees_to_arrays
@@ -38,10 +37,6 @@ class ModelPart:
         Those that are kept.
     lookup : LookupTable
         Own splits by record.
-    ids : tuple of str
-        Own label rows; simulation only, else empty.
-    margins : (n,) float64
-        Of these rows with the kept trees.
     """
 
     name: str
@@ -51,8 +46,6 @@ class ModelPart:
     eta: float
     trees: tuple[KnownTree, ...]
     lookup: LookupTable
-    ids: tuple[str, ...]
-    margins: NDArray[np.float64]
 
     def save(self, path: Path) -> None:
         """Write the part; readable by its owner only, never half a file."""
@@ -65,8 +58,6 @@ class ModelPart:
             "numbers": np.array([self.base_margin, self.eta]),
             "num-trees": np.array([len(self.trees)]),
             "records": np.array(records, dtype=np.float64).reshape(-1, 3),
-            "ids": np.array(self.ids, dtype=np.str_),
-            "margins": self.margins,
             **trees_to_arrays(self.trees),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +83,6 @@ class ModelPart:
             eta=eta,
             trees=tuple(trees_from_arrays(arrays, num_trees=int(arrays["num-trees"][0]))),
             lookup=LookupTable(records),
-            ids=tuple(arrays["ids"].tolist()),
-            margins=arrays["margins"],
         )
 
 
@@ -123,32 +112,24 @@ def keep_part(
     num_trees : int
         Trees to keep.
     folder : str
-        Simulation only: the run folder's, with predictions of own rows; ``""``: none.
+        Simulation only: in the run folder; ``""``: none.
     state_dir : str
         ``state-dir`` of the node configuration; ``""``: none.
     run : str
     """
     name = names[party.place]
 
-    def part(*, with_rows: bool) -> ModelPart:
-        """With predictions of own rows, or without."""
-        owned = zip(table.ids, table.owns.tolist(), strict=True)
-        ids = tuple(row for row, owns in owned if owns) if with_rows else ()
-        margins = party.margins_with(num_trees) if with_rows else np.empty(0)
-        return ModelPart(
-            name=name,
-            names=tuple(names),
-            feature_names=table.feature_names,
-            base_margin=party.base_margin,
-            eta=party.config.eta,
-            trees=tuple(party.finished[:num_trees]),
-            lookup=party.lookup,
-            ids=ids,
-            margins=margins,
-        )
-
+    part = ModelPart(
+        name=name,
+        names=tuple(names),
+        feature_names=table.feature_names,
+        base_margin=party.base_margin,
+        eta=party.config.eta,
+        trees=tuple(party.finished[:num_trees]),
+        lookup=party.lookup,
+    )
     if folder:
-        part(with_rows=True).save(part_path(folder, name))
+        part.save(part_path(folder, name))
     if state_dir:
         where = Path(state_dir).expanduser() / "vertical-xgboost" / run
-        part(with_rows=False).save(part_path(where, name))
+        part.save(part_path(where, name))

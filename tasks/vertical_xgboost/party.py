@@ -242,19 +242,6 @@ class Party:
         self.tree, self.weights = GrowingTree(self.config.max_depth), {}
         self.nodes = np.zeros_like(self.nodes)
 
-    def margins_with(self, num_trees: int) -> FloatArray:
-        """Margins of own rows with the first so many finished trees, (n,) float64."""
-        margins = np.full(len(self.labels), self.base_margin)
-        for tree in self.finished[:num_trees]:
-            nodes = np.zeros(len(margins), dtype=np.int32)
-            for at, node in enumerate(sorted(tree.splits)):
-                split = tree.splits[node]
-                place = split.source
-                left = bucket_left(self.maps[place], self.layouts[place], split.candidate)
-                move_down(nodes, node, (2 * at + 1, 2 * at + 2), left)
-            add_leaves(margins, nodes, tree.weights, eta=self.config.eta)
-        return margins
-
     def metric_sums(self) -> IntArray:
         """Sums of loss and of correct rows, (4,): training loss and hits, evaluation likewise."""
         scale = self.objective.loss_scale(self.scales)
