@@ -259,7 +259,7 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
     assert disclosed_by(run) == {
         HELLO: {"facts/dropped", "facts/n-negative", "facts/n-positive"},
         RELEASE: {"arrays/negative", "arrays/positive"},
-        ROC_GLM_FISHER: {"fisher/deviance", "fisher/rows", "sums/score", "sums/information"},
+        ROC_GLM_FISHER: {"arrays/sums"},
         COUNTS: {
             f"arrays/{k}" for k in ("threshold-counts", "number", "moments", "counts", "sums")
         },
@@ -269,6 +269,8 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
         for message in (request, reply):
             for values in numbers(message).values():
                 assert not np.isin(values, everyone).any()
+    for _, reply in run.replies(ROC_GLM_FISHER):  # of the positives' probit only, no calibration
+        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 2
     for site, reply in run.replies(COUNTS):
         said = CountsReply.from_record(reply.content)
         assert [m.count for m in said.moments] == 2 * [run.rows[site].num_positive]

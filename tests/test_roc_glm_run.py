@@ -196,16 +196,40 @@ def test_calibration_and_rates_are_those_of_the_pooled_rows(release: str, direct
     assert benefit["model"][at] == pytest.approx(expected, abs=1e-12)
 
 
-def test_calibration_slope_is_that_of_a_logistic_regression(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("release", "mode"), [("exact", "one-shot"), *((release, "fisher") for release in COUNTED)]
+)
+def test_calibration_slope_is_that_of_a_logistic_regression(
+    release: str, mode: str, directory: Path
+) -> None:
     sm = pytest.importorskip("statsmodels.api")
     frames = cohort()
-    summary = run(frames, directory, {"roc-glm.release": "exact"}).summary
+    config: dict[str, Value] = {
+        "roc-glm.release": release,
+        "roc-glm.mode": mode,
+        "roc-glm.tolerance": 1e-14,
+    }
+    summary = run(frames, directory, config).summary
     table = pd.concat(frames)
     predictor = np.log(table["score"] / (1 - table["score"]))
     design = sm.add_constant(predictor.to_numpy())
     fit = sm.GLM(table["label"].to_numpy(), design, family=sm.families.Binomial()).fit(tol=1e-14)
     assert summary["calibration-slope"] == pytest.approx(fit.params[1], rel=1e-8)
     assert summary["calibration-slope-error"] == pytest.approx(fit.bse[1], rel=1e-6)
+    large = sm.GLM(
+        table["label"].to_numpy(),
+        design[:, :1],
+        offset=predictor.to_numpy(),
+        family=sm.families.Binomial(),
+    ).fit(tol=1e-14)
+    assert summary["calibration-intercept"] == pytest.approx(large.params[0], rel=1e-7)
+
+
+def test_calibration_slope_in_one_exchange_is_close(directory: Path) -> None:
+    exact = run(cohort(), directory, {"roc-glm.release": "exact"}).summary
+    cells = run(cohort(), directory, {"roc-glm.release": "secure-counts"}).summary
+    for key in ("calibration-slope", "calibration-intercept"):
+        assert cells[key] == pytest.approx(exact[key], abs=0.02)
 
 
 # Exchanges and modes -----------------------------------------------------------------------------

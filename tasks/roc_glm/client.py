@@ -15,17 +15,18 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from tasks.roc_glm import site_state
+from tasks.roc_glm.calibration_slope import intercept_sums, interior_rows, slope_sums
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells
 from tasks.roc_glm.counts_messages import (
     CountsReply,
     CountsRequest,
+    RocGlmFisherReply,
     RocGlmFisherRequest,
     fisher_step,
     fisher_vector,
 )
 from tasks.roc_glm.cut_points import planned_cuts
-from tasks.roc_glm.fisher_messages import FisherReply
 from tasks.roc_glm.messages import (
     RELEASE_STEP,
     MaskedReply,
@@ -243,7 +244,7 @@ def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
 
 
 def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
-    """Answer ``fisher``: score vector, information and deviance of the site's positives."""
+    """Answer ``fisher``: score vector, information and deviance of the ROC-GLM, and calibration."""
     config = site.config
     if config.mode != "fisher" or config.release in ("noisy-counts", "noisy-histogram"):
         raise _not_asked(site, "sums of Fisher scoring")
@@ -258,11 +259,18 @@ def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
         num_thresholds=config.num_thresholds,
         ties=config.ties,
     )
-    sums = probit_sums(w1, site.rows.num_positive, request.coefficients)
+    fits = [probit_sums(w1, site.rows.num_positive, request.coefficients)]
+    if request.calibrations:
+        if config.release == "noisy-scores" or not site.rows.in_unit_interval:
+            raise _not_asked(site, "sums of calibration over rounds")
+        rows, _ = interior_rows(site.rows)
+        slope, intercept = request.calibrations
+        fits += [slope_sums(rows, slope), intercept_sums(rows, intercept)]
+    vector = fisher_vector(fits)
     if not config.masks_sums:
-        return Message(FisherReply(sums=sums).to_record(), reply_to=message)
+        return Message(RocGlmFisherReply(vector=vector).to_record(), reply_to=message)
     roster = site_state.known_roster(context, site.name)
-    values = split_reals.split(fisher_vector(sums), num_sites=len(roster.names))
+    values = split_reals.split(vector, num_sites=len(roster.names))
     step = fisher_step(request.server_round)
     return _masked(message, site, context, roster, values, step=step)
 
