@@ -216,6 +216,14 @@ def prepare_roc_glm_site(
     from tasks.roc_glm.score_model import ScoreModel
 
     roc_glm = config.roc_glm
+    is_deployed = "partition-id" not in node_config and not str(
+        node_config.get("data-path", "")
+    ).startswith(site_data.MEMORY_PREFIX)
+    if config.general.seeded_noise and is_deployed and not roc_glm.allow_seeded_noise:
+        raise SiteFault(
+            "seeded-noise",
+            "seeded-noise = true: on real site data only with roc-glm.allow-seeded-noise = true",
+        )
     frame = site_data.load_frame(
         node_config, data=roc_glm.data, partition="iid", seed=config.general.seed
     )

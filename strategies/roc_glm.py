@@ -39,19 +39,14 @@ from tasks.roc_glm.messages import (
     SiteFacts,
 )
 from tasks.roc_glm.moments import Moments, pool_moments
+from tasks.roc_glm.noisy_scores import Deconvolved, validate_noisy_scores
 from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.probit import RocGlmFit, require_existence
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.site_statistics import SiteStatistics, pool_statistics
 from tasks.roc_glm.survivor import CellSurvivor, IntArray, LinearSurvivor, ScoreSurvivor
-from tasks.roc_glm.validation import (
-    Deconvolved,
-    Validation,
-    validate_counts,
-    validate_noisy_cells,
-    validate_noisy_scores,
-)
+from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
+from fedapp import run_config
 from fedapp.check import check
+from fedapp.client_app import prepare_roc_glm_site
 from fedapp.simulation import SimulationResult, simulate
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
 from tasks.roc_glm.validation import Validation, validate_counts
+from tasks.site.faults import SiteFault
 from tests.roc_glm_reference import CASES, federations, rows_of
 
 Value = bool | int | float | str
@@ -426,6 +429,17 @@ def test_no_pooled_check_outside_simulation(
     refused = run(cohort(), directory, {"seeded-noise": True}).summary
     assert refused["status"] == "refused"
     assert "allow-seeded-noise" in refused["reason"]
+
+
+def test_a_deployed_site_refuses_noise_from_a_seed_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    pd.concat(cohort()).to_csv(path, index=False)
+    node: dict[str, Value] = {"site-name": "north", "data-path": str(path)}
+    values: dict[str, Value] = {"task": "roc-glm", "seeded-noise": True}
+    with pytest.raises(SiteFault, match="allow-seeded-noise = true"):
+        prepare_roc_glm_site(node, run_config.read(values))
+    values["roc-glm.allow-seeded-noise"] = True
+    assert prepare_roc_glm_site(node, run_config.read(values)).name == "north"
 
 
 def test_bundled_data_by_default(directory: Path) -> None:
