@@ -229,6 +229,7 @@ class RocGlm(RocGlmFisher):
         request = CountsRequest(survivors, self.plan.is_probability)
 
         def parse(content: RecordDict) -> CountsReply:
+            """Read a reply, and refuse another than was asked for."""
             reply = CountsReply.from_record(content)
             if reply.threshold_counts.shape != (len(survivors), self.config.num_thresholds):
                 raise ValueError("counts of another shape than asked for")
@@ -264,6 +265,7 @@ class RocGlm(RocGlmFisher):
         request = ReleaseRequest(plan.cuts, plan.is_probability, plan.sensitivity, relayed)
 
         def parse(content: RecordDict) -> ReleaseReply | MaskedReply:
+            """Read a reply, and refuse another than was asked for."""
             if self.config.masks_sums:
                 return MaskedReply.from_record(content)
             reply = ReleaseReply.from_record(content)
