@@ -40,6 +40,7 @@ QUICK: dict[str, bool | int | float | str] = {
     "survival.rounds": 2,
     "survival.local-steps": 2,
     "survival.hidden-layers": "4",
+    "seeded-noise": True,  # or a test may fail once in a thousand runs
 }
 NO_NOISE: dict[str, bool | int | float | str] = {"survival.dp-mechanism": "none"}
 
@@ -95,7 +96,7 @@ def lines_of(result: SimulationResult, name: str = "metrics.jsonl") -> list[dict
 
 
 def test_bundled_data(tmp_path: Path) -> None:
-    result = run(num_sites=4)
+    result = run(num_sites=4, config={"survival.dp-clip-norm": 0.02})
     summary = result.summary
     assert summary["status"] == "ok"
     assert "reason" not in summary
@@ -212,7 +213,7 @@ def test_another_seed_gives_another_model(privacy: Config) -> None:
 
 
 def test_protecting_noise_does_not_come_from_the_seed() -> None:
-    first, second = run(seed=3), run(seed=3)
+    first, second = (run(config={"seeded-noise": False}, seed=3) for _ in range(2))
     assert lines_of(first)[0] == lines_of(second)[0]  # the initial model is the same
     for name, array in model_of(first).arrays.items():
         other = model_of(second).arrays[name]
