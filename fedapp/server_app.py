@@ -83,20 +83,16 @@ def run_task(
         min_sites=config.general.min_sites,
         disclosures=survival_run.DISCLOSURES,
     )
-    status, reason, summary = "failed", "", {}
+    status, reason, summary = "ok", "", {}
     try:
         summary = TASKS[config.general.task](exchange, config, folder)
-        status = "ok"
-    except NotEstimable as end:
-        status, reason = "not-estimable", str(end)
-    except Refused as end:
-        status, reason = "refused", str(end)
-    except TooFewSites as end:
-        begun = exchange.count > 1
-        status, reason = "failed" if begun else "refused", str(end)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        log(ERROR, "the run failed", exc_info=error)
+    except BaseException as error:
+        status, reason = _why(error, exchange)
+        if isinstance(error, NotEstimable):
+            summary = {"reason": error.reason}
+        if not isinstance(error, Exception):  # stopped by a person or the runtime
+            _end(folder, status, reason, summary, exchange, started)
+            raise
     path = _end(folder, status, reason, summary, exchange, started)
     if config.general.report:
         from fedapp.report import write_report
@@ -104,6 +100,21 @@ def run_task(
         log(INFO, "report: %s", write_report(path))
     log(INFO, "%s%s", RUN_FOLDER_LINE, path)
     return path
+
+
+def _why(error: BaseException, exchange: Exchange) -> tuple[str, str]:
+    """Return status and reason of a run that ended so."""
+    if isinstance(error, NotEstimable):
+        return "not-estimable", str(error)
+    if isinstance(error, Refused):
+        return "refused", str(error)
+    if isinstance(error, TooFewSites):
+        begun = exchange.count > 1
+        return "failed" if begun else "refused", str(error)
+    if not isinstance(error, Exception):
+        return "failed", f"stopped ({type(error).__name__}) after {exchange.count} exchanges"
+    log(ERROR, "the run failed", exc_info=error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _checked(values: Mapping[str, Value]) -> tuple[list[str], RunConfig]:
@@ -135,7 +146,7 @@ def _end(
             "faults": [str(fault) for fault in exchange.faults],
         }
     if reason:
-        common["reason"] = reason
+        common["reason"] = summary.get("reason", reason)
         log(ERROR, "%s: %s", status, reason)
     folder.finish(status, reason, {**summary, **common})
     return folder.path

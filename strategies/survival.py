@@ -300,7 +300,7 @@ class SurvivalFedAvg(DPFedAvg):
         arrays = super().check_update(reply, sent)
         metrics = next(iter(reply.content.metric_records.values()))
         EvaluationSums.from_metrics(metrics)
-        for key in ("loss-sum", "loss-steps"):
+        for key in ("loss", "loss-steps"):
             _number(metrics, key)
         return arrays
 
@@ -318,8 +318,8 @@ class SurvivalFedAvg(DPFedAvg):
         metrics = [next(iter(content.metric_records.values())) for content in contents]
         steps = math.fsum(_number(metric, "loss-steps") for metric in metrics)
         if steps:
-            loss = math.fsum(_number(metric, "loss-sum") for metric in metrics)
-            pooled["train-loss"] = loss / steps
+            losses = (_number(part, "loss") * _number(part, "loss-steps") for part in metrics)
+            pooled["train-loss"] = math.fsum(losses) / steps
         return pooled
 
     def _pool_evaluate_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:

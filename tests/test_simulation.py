@@ -25,8 +25,10 @@ from flwr.supercore.constant import TaskType
 
 from fedapp import client_app, run_config, server_app, simulation
 from fedapp.run_config import ConfigError
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from fedapp.site_data import source
+from strategies.survival import SurvivalFedAvg
 from tasks.site.client import answering_faults
 from tasks.site.faults import SiteFault
 from tasks.survival.client import SurvivalSite
@@ -488,7 +490,7 @@ def test_too_few_sites_are_left_when_small_ones_are_excluded() -> None:
 def test_all_rows_censored_everywhere_is_not_estimable() -> None:
     result = run([frame.assign(event=0) for frame in three()])
     assert result.summary["status"] == "not-estimable"
-    assert result.summary["reason"].startswith("no-events")
+    assert result.summary["reason"] == "no-events"
     assert "c-index" not in result.summary
     assert "train" not in {row["step"] for row in result.ledger}
     assert not (result.run_folder / "model.npz").exists()
@@ -805,3 +807,19 @@ def test_nodes_of_the_grid() -> None:
     )
     (reply,) = grid.send_and_receive([message])
     assert reply.metadata.src_node_id == 2
+
+
+def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status must not stay "running", and what was disclosed is in the ledger."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SurvivalFedAvg, "draw_curves", stop)
+    with pytest.raises(KeyboardInterrupt):
+        simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped (KeyboardInterrupt) after 5 exchanges" in record.status["reason"]
+    assert max(row["exchange"] for row in record.ledger) == 5
