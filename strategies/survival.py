@@ -246,6 +246,18 @@ class SurvivalFedAvg(DPFedAvg):
             "noise-to-signal": self.noise_to_signal.get(server_round, {}),
         }
 
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Step 2, ``train``: the new global model, and the loss of this round.
+
+        What the replies say of the model before is in the round's record, and not among the
+        metrics that Flower shows and keeps under this round's number.
+        """
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        loss = {key: value for key, value in dict(metrics or {}).items() if key == "train-loss"}
+        return arrays, MetricRecord(loss) if loss else None
+
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
