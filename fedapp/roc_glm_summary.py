@@ -21,8 +21,8 @@ from tasks.roc_glm.guarantee import (
     guarantee,
 )
 from tasks.roc_glm.heterogeneity import Heterogeneity, SiteAuc, heterogeneity
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.validation import CellCounts, validate_counts
+from tasks.site.not_estimable import NotEstimable
 
 CURVE_POINTS = np.arange(1, 200) / 200
 NET_BENEFIT_CELLS = 50

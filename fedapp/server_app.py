@@ -19,9 +19,8 @@ from fedapp.run_config import RunConfig, Value
 from fedapp.run_folder import RunFolder
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.survival import NotEstimable
-from tasks.roc_glm.not_estimable import NotEstimable as RocGlmNotEstimable
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 
 app = ServerApp()
 
@@ -94,27 +93,19 @@ def run_task(
         min_sites=config.general.min_sites,
         disclosures=DISCLOSURES[config.general.task](config),
     )
-    status, reason, summary = "failed", "", {}
+    status, reason, summary = "ok", "", {}
     try:
         summary = TASKS[config.general.task](exchange, config, folder)
         status = summary.pop("status", "ok")
         if status != "ok":
             reason = ": ".join(str(summary[key]) for key in ("reason", "detail"))
-    except NotEstimable as end:
-        status, reason = "not-estimable", str(end)
-    except RocGlmNotEstimable as end:
-        status, reason = "not-estimable", str(end)
-        summary = {"reason": end.reason, "detail": end.detail}
-    except Refused as end:
-        status, reason = "refused", str(end)
-    except TooFewSites as end:
-        begun = exchange.count > 1
-        status, reason = "failed" if begun else "refused", str(end)
-    except SiteFault as fault:  # of masked sums and keys, in words that may be said
-        status, reason = "failed", str(fault)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        log(ERROR, "the run failed", exc_info=error)
+    except BaseException as error:
+        status, reason = _why(error, exchange)
+        if isinstance(error, NotEstimable):
+            summary = {"reason": error.reason, "detail": error.detail}
+        if not isinstance(error, Exception):  # stopped by a person or the runtime
+            _end(folder, status, reason, summary, exchange, started)
+            raise
     path = _end(folder, status, reason, summary, exchange, started)
     if config.general.report:
         from fedapp.report import write_report
@@ -122,6 +113,23 @@ def run_task(
         log(INFO, "report: %s", write_report(path))
     log(INFO, "%s%s", RUN_FOLDER_LINE, path)
     return path
+
+
+def _why(error: BaseException, exchange: Exchange) -> tuple[str, str]:
+    """Return status and reason of a run that ended so."""
+    if isinstance(error, NotEstimable):
+        return "not-estimable", str(error)
+    if isinstance(error, Refused):
+        return "refused", str(error)
+    if isinstance(error, SiteFault):  # of masked sums and keys, in words that may be said
+        return "failed", str(error)
+    if isinstance(error, TooFewSites):
+        begun = exchange.count > 1
+        return "failed" if begun else "refused", str(error)
+    if not isinstance(error, Exception):
+        return "failed", f"stopped ({type(error).__name__}) after {exchange.count} exchanges"
+    log(ERROR, "the run failed", exc_info=error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _checked(values: Mapping[str, Value]) -> tuple[list[str], RunConfig]:

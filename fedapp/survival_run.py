@@ -132,7 +132,7 @@ def _summary(
     if survival.dp_mechanism != "none":
         summary["noise-driver"] = NOISE_DRIVERS[survival.dp_mechanism].replace("_", "-")
     if finite:
-        summary["noise-to-signal-median"] = statistics.median(ratios)
+        summary["noise-to-signal-median"] = statistics.median(finite)
         summary["noise-to-signal-max"] = max(finite)
     if len(finite) < len(ratios):  # updates of which the noise leaves no norm to be seen
         summary["noise-to-signal-unbounded"] = len(ratios) - len(finite)

@@ -40,7 +40,6 @@ from tasks.roc_glm.messages import (
 )
 from tasks.roc_glm.moments import Moments, pool_moments
 from tasks.roc_glm.noisy_scores import Deconvolved, validate_noisy_scores
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.probit import RocGlmFit, require_existence
 from tasks.roc_glm.score_model import ScoreModel
@@ -50,6 +49,7 @@ from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart
+from tasks.site.not_estimable import NotEstimable
 
 _Read = TypeVar("_Read")
 

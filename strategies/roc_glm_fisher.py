@@ -23,7 +23,6 @@ from tasks.roc_glm.estimates import auc_of_roc_glm
 from tasks.roc_glm.fisher_messages import SiteReply
 from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.messages import MaskedReply
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.probit import RocGlmFit
 from tasks.roc_glm.scoring import FisherIteration, Iterate
@@ -31,6 +30,7 @@ from tasks.roc_glm.survivor import FloatArray
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
+from tasks.site.not_estimable import NotEstimable
 
 
 class RocGlmFisher(FisherScoring):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import Refused
+from tasks.site.not_estimable import NotEstimable
 from tasks.survival.baseline import BaselineHazard, breslow
 from tasks.survival.concordance import ConcordanceSums, collapse, concordance
 from tasks.survival.config import SurvivalConfig
@@ -47,22 +48,6 @@ SURVIVAL_DISCLOSURES = {
     EVALUATE: Disclosure("evaluate", TrainConfig.reveals, EvaluateReply.reveals),
     CURVES: Disclosure("curves", CurvesRequest.reveals, CurvesReply.reveals),
 }
-
-
-class NotEstimable(RuntimeError):
-    """What was asked for does not exist on these data.
-
-    Parameters
-    ----------
-    reason : str
-        Kebab-case name, for example ``"no-events"``.
-    words : str
-        The same in a sentence.
-    """
-
-    def __init__(self, reason: str, words: str) -> None:
-        self.reason = reason
-        super().__init__(f"{reason}: {words}")
 
 
 @dataclass(frozen=True)
@@ -246,6 +231,18 @@ class SurvivalFedAvg(DPFedAvg):
             "noise-to-signal": self.noise_to_signal.get(server_round, {}),
         }
 
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Step 2, ``train``: the new global model, and the loss of this round.
+
+        What the replies say of the model before is in the round's record, and not among the
+        metrics that Flower shows and keeps under this round's number.
+        """
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        loss = {key: value for key, value in dict(metrics or {}).items() if key == "train-loss"}
+        return arrays, MetricRecord(loss) if loss else None
+
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -300,7 +297,7 @@ class SurvivalFedAvg(DPFedAvg):
         arrays = super().check_update(reply, sent)
         metrics = next(iter(reply.content.metric_records.values()))
         EvaluationSums.from_metrics(metrics)
-        for key in ("loss-sum", "loss-steps"):
+        for key in ("loss", "loss-steps"):
             _number(metrics, key)
         return arrays
 
@@ -318,8 +315,8 @@ class SurvivalFedAvg(DPFedAvg):
         metrics = [next(iter(content.metric_records.values())) for content in contents]
         steps = math.fsum(_number(metric, "loss-steps") for metric in metrics)
         if steps:
-            loss = math.fsum(_number(metric, "loss-sum") for metric in metrics)
-            pooled["train-loss"] = loss / steps
+            losses = (_number(part, "loss") * _number(part, "loss-steps") for part in metrics)
+            pooled["train-loss"] = math.fsum(losses) / steps
         return pooled
 
     def _pool_evaluate_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.sensitivity import (
     SensitivityEstimate,
     estimate_sensitivity,
     histogram_cells,
     pool_sensitivity,
 )
+from tasks.site.not_estimable import NotEstimable
 
 
 @settings(deadline=None, max_examples=80)

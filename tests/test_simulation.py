@@ -25,8 +25,10 @@ from flwr.supercore.constant import TaskType
 
 from fedapp import client_app, run_config, server_app, simulation
 from fedapp.run_config import ConfigError
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from fedapp.site_data import source
+from strategies.survival import SurvivalFedAvg
 from tasks.site.client import answering_faults
 from tasks.site.faults import SiteFault
 from tasks.survival.client import SurvivalSite
@@ -40,6 +42,7 @@ QUICK: dict[str, bool | int | float | str] = {
     "survival.rounds": 2,
     "survival.local-steps": 2,
     "survival.hidden-layers": "4",
+    "seeded-noise": True,  # or a test may fail once in a thousand runs
 }
 NO_NOISE: dict[str, bool | int | float | str] = {"survival.dp-mechanism": "none"}
 
@@ -95,7 +98,7 @@ def lines_of(result: SimulationResult, name: str = "metrics.jsonl") -> list[dict
 
 
 def test_bundled_data(tmp_path: Path) -> None:
-    result = run(num_sites=4)
+    result = run(num_sites=4, config={"survival.dp-clip-norm": 0.02})
     summary = result.summary
     assert summary["status"] == "ok"
     assert "reason" not in summary
@@ -212,7 +215,7 @@ def test_another_seed_gives_another_model(privacy: Config) -> None:
 
 
 def test_protecting_noise_does_not_come_from_the_seed() -> None:
-    first, second = run(seed=3), run(seed=3)
+    first, second = (run(config={"seeded-noise": False}, seed=3) for _ in range(2))
     assert lines_of(first)[0] == lines_of(second)[0]  # the initial model is the same
     for name, array in model_of(first).arrays.items():
         other = model_of(second).arrays[name]
@@ -487,7 +490,7 @@ def test_too_few_sites_are_left_when_small_ones_are_excluded() -> None:
 def test_all_rows_censored_everywhere_is_not_estimable() -> None:
     result = run([frame.assign(event=0) for frame in three()])
     assert result.summary["status"] == "not-estimable"
-    assert result.summary["reason"].startswith("no-events")
+    assert result.summary["reason"] == "no-events"
     assert "c-index" not in result.summary
     assert "train" not in {row["step"] for row in result.ledger}
     assert not (result.run_folder / "model.npz").exists()
@@ -804,3 +807,19 @@ def test_nodes_of_the_grid() -> None:
     )
     (reply,) = grid.send_and_receive([message])
     assert reply.metadata.src_node_id == 2
+
+
+def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status must not stay "running", and what was disclosed is in the ledger."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SurvivalFedAvg, "draw_curves", stop)
+    with pytest.raises(KeyboardInterrupt):
+        simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped (KeyboardInterrupt) after 5 exchanges" in record.status["reason"]
+    assert max(row["exchange"] for row in record.ledger) == 5

@@ -310,7 +310,7 @@ def declared(
         return {
             **{f"arrays/{name}": array.shape for name, array in model.items()},
             **EVALUATION,
-            "metrics/loss-sum": NUMBER,
+            "metrics/loss": NUMBER,
             "metrics/loss-steps": NUMBER,
         }
     if message_type == EVALUATE:
@@ -338,7 +338,7 @@ def parsed_again(message_type: str, content: RecordDict) -> RecordDict:
         return TrainReply(
             arrays=from_array_record(content.array_records["arrays"]),
             num_examples=metrics["num-examples"],  # type: ignore[arg-type]
-            loss_sum=metrics["loss-sum"],  # type: ignore[arg-type]
+            loss=metrics["loss"],  # type: ignore[arg-type]
             loss_steps=metrics["loss-steps"],  # type: ignore[arg-type]
             evaluation=EvaluationSums.from_metrics(metrics),
         ).to_record()
@@ -390,7 +390,7 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
             {"feature_names", "moments", "n_events", "n_test", "horizon", "data_set"},
         ),
         (EvaluationSums, {"concordance", "rows", "identical"}),
-        (TrainReply, {"arrays", "num_examples", "loss_sum", "loss_steps", "evaluation"}),
+        (TrainReply, {"arrays", "num_examples", "loss", "loss_steps", "evaluation"}),
         (EvaluateReply, {"num_examples", "evaluation", "risk_sets", "risk_moments"}),
         (CurvesReply, {"curves"}),
         (FeatureMoments, {"count", "mean", "m2"}),
@@ -995,8 +995,8 @@ def test_times_in_disguise_are_noticed(
 
     def chatty(message: Message, site: SurvivalSite) -> Message:
         reply = train(message, site)
-        loss = reply.content.metric_records["metrics"]["loss-sum"]
-        reply.content.metric_records["metrics"]["loss-sum"] = loss + site.training.time.mean()  # type: ignore[operator]
+        loss = reply.content.metric_records["metrics"]["loss"]
+        reply.content.metric_records["metrics"]["loss"] = loss + site.training.time.mean()  # type: ignore[operator]
         return reply
 
     monkeypatch.setattr(site_half, "train", chatty)

@@ -21,10 +21,10 @@ from tasks.roc_glm.estimates import (
     delong_variance,
     require_two_of_each,
 )
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.probit import RocGlmFit, fit_roc_glm
 from tasks.roc_glm.releases import NoisyCounts
 from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.site.not_estimable import NotEstimable
 
 MOST_POINTS = 1000
 

@@ -194,20 +194,20 @@ class TrainReply:
 
     arrays: Arrays
     num_examples: int
-    loss_sum: float
+    loss: float
     loss_steps: int
     evaluation: EvaluationSums
 
     reveals: ClassVar[str] = (
         "the site's model update (clipped and noised where dp-mechanism is on); number of training "
-        "rows; sum of the training loss over steps; " + EvaluationSums.reveals
+        "rows; mean training loss over steps, to three decimals; " + EvaluationSums.reveals
     )
 
     def to_record(self) -> RecordDict:
         """Return the message's content: one ArrayRecord and one MetricRecord, as FedAvg asks."""
         metrics: Metrics = {
             "num-examples": self.num_examples,
-            "loss-sum": self.loss_sum,
+            "loss": self.loss,
             "loss-steps": self.loss_steps,
             **self.evaluation.to_metrics(),
         }
