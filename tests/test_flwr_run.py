@@ -83,6 +83,18 @@ def test_equals_the_in_process_run_to_the_last_bit(
         assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
 
 
+def test_roc_glm_equals_the_in_process_run(app: Path, link: SuperLink, tmp_path: Path) -> None:
+    config = {"task": "roc-glm", "run-dir": str(tmp_path / "ray"), "report": False}
+    done = call(["flwr", "run", ".", "--stream", *settings(**config)], link.environment, cwd=app)
+    (folder,) = (tmp_path / "ray").iterdir()
+    ray = read_result(folder)
+    assert ray.summary["status"] == "ok", done.stdout
+    assert ray.exchanges <= 4
+    here = simulate("roc-glm", config={"run-dir": str(tmp_path / "here")})
+    for key in ("auc", "auc-variance", "gamma-1", "gamma-2", "deviance", "brier"):
+        assert ray.summary[key] == here.summary[key], key
+
+
 def test_a_second_checkout_is_not_mixed_up_with_the_first(link: SuperLink, tmp_path: Path) -> None:
     """The SuperLink's workers import from the folder in which it was started."""
     other = checkout(tmp_path / "other")
