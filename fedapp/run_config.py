@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from fedapp.config_limits import combination_faults
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.survival.config import SurvivalConfig
 
@@ -124,11 +125,15 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the run configuration, as users see it; `task` is ``""`` for general ones."""
+    """One key of the run configuration, as users see it; `task` is ``""`` for general ones.
+
+    ``alias`` is what its model calls it, and `name` less the task.
+    """
 
     task: str
     name: str
     field: str
+    alias: str
     type: str
     allowed: str
     default: Value
@@ -174,11 +179,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
     by_prefix: dict[str, type[BaseModel]] = {"": GeneralConfig, **TASK_CONFIGS}
     for prefix, model in by_prefix.items():
         known = {key.name: key for key in all_keys() if key.task == prefix}
-        part = {
-            known[name].field.replace("_", "-"): value
-            for name, value in values.items()
-            if name in known
-        }
+        part = {known[name].alias: value for name, value in values.items() if name in known}
         try:
             models[prefix] = model.model_validate(part)
         except ValidationError as error:
@@ -189,7 +190,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
             survival=typing.cast(SurvivalConfig, models["survival"]),
             roc_glm=typing.cast(RocGlmConfig, models["roc-glm"]),
         )
-        faults.extend(_combination_faults(config))
+        faults.extend(combination_faults(config.general.run_dir, config.survival, config.roc_glm))
     if faults:
         raise ConfigError(faults)
     return config
@@ -223,24 +224,14 @@ def toml_value(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _combination_faults(config: RunConfig) -> list[str]:
-    survival = config.survival
-    faults = []
-    if survival.event_value == survival.censored_value:
-        faults.append(
-            f"survival.event-value and survival.censored-value: both {survival.event_value!r}; "
-            "they must differ"
-        )
-    return faults
-
-
 def _keys_of(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for field, info in model.model_fields.items():
-        name = field.replace("_", "-")
+        alias = info.alias or field
         yield Key(
             task=prefix,
-            name=f"{prefix}.{name}" if prefix else name,
+            name=f"{prefix}.{alias}" if prefix else alias,
             field=field,
+            alias=alias,
             type=_type_name(info.annotation),
             allowed=_allowed(info),
             default=_plain(info.default),
@@ -265,6 +256,10 @@ def _type_name(annotation: object) -> str:
 _BOUNDS = {"Ge": ("ge", ">="), "Gt": ("gt", ">"), "Le": ("le", "<="), "Lt": ("lt", "<")}
 
 
+_FORMS = {r"^\d+(,\d+)*$": "whole numbers separated by commas, as 32,32"}
+"""Regular expressions of the configuration models, in words."""
+
+
 def _allowed(info: FieldInfo) -> str:
     """Say what a key allows, in words that tables and fault lines share."""
     if typing.get_origin(info.annotation) is Literal:
@@ -276,21 +271,21 @@ def _allowed(info: FieldInfo) -> str:
             attribute, sign = _BOUNDS[type(rule).__name__]
             bounds.append(f"{sign} {getattr(rule, attribute):,}".replace(",", " "))
         elif getattr(rule, "pattern", None):
-            pattern = f" of the form {rule.pattern}"
+            pattern = f": {_FORMS[rule.pattern]}"
     name = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}
     kind = name.get(_type_name(info.annotation), _type_name(info.annotation))
     return f"{kind}{pattern}" + (f" {' and '.join(bounds)}" if bounds else "")
 
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
-    allowed = {key.field.replace("_", "-"): key for key in all_keys() if key.task == prefix}
+    allowed = {key.alias: key for key in all_keys() if key.task == prefix}
     lines: list[str] = []
     for fault in error.errors(include_url=False):
-        if not fault["loc"]:  # keys that contradict each other, each line of which names one
+        key = allowed.get(str(fault["loc"][0])) if fault["loc"] else None
+        if key is None:  # keys that contradict each other, each line of which names one
             words = fault["msg"].removeprefix("Value error, ")
-            lines.extend(f"{prefix}.{line}" for line in words.split("; "))
+            lines.extend(f"{prefix}.{line}" if prefix else line for line in words.split("; "))
             continue
-        key = allowed[str(fault["loc"][0])]
         value: Any = fault["input"]
         lines.append(f"{key.name} = {value!r}: must be {key.allowed}")
     return lines
