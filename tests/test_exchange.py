@@ -119,6 +119,24 @@ def test_names_are_put_into_what_was_written_down_before_they_were_known() -> No
     assert exchange.name_of(11) == "charlie"
 
 
+def test_rows_of_the_ledger_are_handed_on_after_each_exchange_once_sites_have_names() -> None:
+    exchange = Exchange.around(
+        ScriptedGrid({11: told(3), 12: told(1)}), min_sites=2, disclosures=DISCLOSURES
+    )
+    delivered: list[list[dict[str, object]]] = []
+    exchange.after_exchange = lambda rows: delivered.append([dict(row) for row in rows])
+    exchange.send_and_receive(requests(exchange))
+    assert delivered == []
+    exchange.learn_names({11: "a", 12: "b"})
+    assert [row["exchange"] for row in delivered[0]] == [1] * 4
+    assert {row["sender"] for row in delivered[0]} == {"a", "b", "server"}
+    exchange.grid = ScriptedGrid({11: told(3), 12: Error(200, "bad")})
+    with pytest.raises(TooFewSites):
+        exchange.send_and_receive(requests(exchange))
+    assert [row["exchange"] for row in delivered[1]] == [2] * 4
+    assert [*delivered[0], *delivered[1]] == exchange.ledger
+
+
 def test_a_message_type_without_words_is_marked_in_the_ledger() -> None:
     exchange = around(ScriptedGrid({11: told(3)}), names={11: "a"})
     exchange.send_and_receive(requests(exchange, kind="query.other"))
