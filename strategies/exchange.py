@@ -22,6 +22,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.run import Run
 
 from strategies.ledger import SERVER, Disclosure, Ledger, Row, content_bytes
+from tasks.site.foreign_text import LONGEST_WORD, printable
+from tasks.site.reply_fields import MalformedReply
 
 __all__ = [
     "SERVER",
@@ -195,6 +197,7 @@ class Exchange(Grid):
 
     def learn_names(self, names: Mapping[int, str]) -> None:
         """Note what sites are called, whether or not they take part."""
+        names = {node: printable(name, longest=LONGEST_WORD) for node, name in names.items()}
         self.names.update(names)
         # The first exchange was written down before names were known.
         self.record.rename({f"node-{node_id}": name for node_id, name in names.items()})
@@ -295,7 +298,8 @@ class Exchange(Grid):
                 read.append((self.name_of(node), parse(message.content)))
             except _MALFORMED as error:
                 step = self._step(message)
-                reason = f"reply of another form than expected ({type(error).__name__})"
+                found = error if isinstance(error, MalformedReply) else type(error).__name__
+                reason = f"reply of another form than expected ({found})"
                 self.report_fault(node, "malformed", reason, step=step)
         if len(read) < min(self.min_sites, len(messages)):
             raise TooFewSites(
@@ -314,11 +318,17 @@ class Exchange(Grid):
         code : str
             Kebab-case kind.
         reason : str
-            One line without any value of the reply.
+            One line without any value of the reply; control characters are replaced, and
+            what is too long is cut.
         step : str
             The step's name.
         """
-        fault = Fault(self.name_of(node_id), step or "reply", code, reason)
+        fault = Fault(
+            self.name_of(node_id),
+            printable(step or "reply", longest=LONGEST_WORD),
+            printable(code, longest=LONGEST_WORD),
+            printable(reason),
+        )
         self.faults.append(fault)
         log(WARNING, "%s", fault)
 

@@ -8,7 +8,9 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
+from tasks.site.foreign_text import printable
 from tasks.site.messages import HELLO, Facts, HelloReply, HelloRequest, TaskPart
+from tasks.site.reply_fields import MalformedReply
 
 HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
 
@@ -23,7 +25,7 @@ class Refused(RuntimeError):
     """
 
     def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
+        self.faults = faults = [printable(fault, longest=None) for fault in faults]
         super().__init__("; ".join(faults))
 
 
@@ -129,13 +131,18 @@ def _read_replies(
         node = message.metadata.src_node_id
         try:
             reply = HelloReply.from_record(message.content)
+        except MalformedReply as error:
+            exchange.report_fault(node, "malformed", f"malformed reply: {error}", step="hello")
+            continue
         except ValueError:
             others.append(f"{exchange.name_of(node)} (code that introduces itself otherwise)")
             continue
         if reply.fingerprint == fingerprint:
             sites[node] = reply
         else:
-            others.append(f"{reply.site or exchange.name_of(node)} ({reply.fingerprint})")
+            others.append(
+                f"{reply.site or exchange.name_of(node)} ({printable(reply.fingerprint)})"
+            )
     if not others:
         return sites, []
     return sites, [
