@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp import run_config
 from fedapp.run_folder import RunFolder
+from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
 
 CLIENT_APP_RAISED = 2
@@ -207,9 +208,12 @@ def simulate(
     ------
     fedapp.run_config.ConfigError
         If the configuration is not usable.
+    TypeError
+        If `sites` is no list of DataFrames or `config` no mapping.
     ValueError
         If arguments do not fit together.
     """
+    _refuse_types(sites, config)
     _refuse_misfits(config or {}, sites, task=task, seed=seed, num_sites=num_sites)
     if sites is not None:
         num_sites = len(sites)
@@ -243,6 +247,25 @@ def read_result(folder: Path) -> SimulationResult:
     )
 
 
+def _refuse_types(sites: object, config: object) -> None:
+    allowed = "must be a list of DataFrames, one a site"
+    faults = []
+    if sites is not None:
+        if not isinstance(sites, list | tuple):
+            faults.append(f"sites: {allowed}, not a {type(sites).__name__}")
+        elif others := {type(site).__name__ for site in sites if not _is_frame(site)}:
+            faults.append(f"sites: {allowed}; it holds {', '.join(sorted(others))}")
+    if config is not None and not isinstance(config, Mapping):
+        allowed = "must be a mapping of keys to values, as {'survival.rounds': 20}"
+        faults.append(f"config: {allowed}, not a {type(config).__name__}")
+    if faults:
+        raise TypeError("; ".join(faults))
+
+
+def _is_frame(site: object) -> bool:
+    return isinstance(site, pd.DataFrame)
+
+
 def _refuse_misfits(
     config: Mapping[str, object],
     sites: Sequence[pd.DataFrame] | None,
@@ -256,6 +279,8 @@ def _refuse_misfits(
         for key, argument in (("task", task), ("seed", seed))
         if config.get(key, argument) != argument
     ]
+    if sites is not None and f"{task}.data" in config:
+        faults.append(f"config['{task}.data']: the argument sites is given; give one of them")
     if sites is not None and not len(sites):
         faults.append("sites: empty; give one DataFrame a site")
     elif sites is not None and num_sites not in (None, len(sites)):
@@ -301,7 +326,14 @@ def _run_in_process(
             least = f"must be at least min-sites = {general.min_sites}"
             faults.append(f"num-sites = {len(nodes)}: {least}")
         grid = InProcessGrid(client_app.app, nodes, values)
-        return server_app.run_task(grid, values, started=time.time(), site_faults=faults)
+        with terminated_by_exception():
+            return server_app.run_task(
+                grid,
+                values,
+                started=time.time(),
+                site_faults=faults,
+                own_frames=sites is not None,
+            )
     finally:
         for key in registered:
             site_data.forget_frame(key)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
 from tests.runtimes import SuperLink, call, checkout, superlink
 
@@ -131,6 +135,44 @@ def test_fedapp_run_says_by_its_exit_code_what_happened(
     typo = call(["fedapp", "run", "--set", "survival.round=3", *run_dir], environment, cwd=app)
     assert typo.returncode == 2
     assert "did you mean survival.rounds?" in typo.stdout
+
+
+def test_flwr_stop_is_told_in_the_run_folder(app: Path, link: SuperLink, tmp_path: Path) -> None:
+    """And so is Ctrl-C on `fedapp run`, which calls it."""
+    endless = ["survival.rounds=100000", f"run-dir={tmp_path}"]
+    environment = {**link.environment, "PYTHONPATH": str(app)}
+    command = ["fedapp", "run", "survival", "--clients", "2", "--set", *endless]
+    with (tmp_path.parent / "output").open("w+") as output:
+        with subprocess.Popen(
+            command, env=environment, cwd=app, stdout=output, stderr=subprocess.STDOUT
+        ) as child:
+            try:
+                wait_for(lambda: any('"exchange": 4' in text for text in ledgers(tmp_path)))
+                child.send_signal(signal.SIGINT)
+                child.wait(timeout=60)
+            finally:
+                child.kill()
+        output.seek(0)
+        said = output.read()
+    assert child.returncode == 1, said
+    assert "has been stopped (flwr stop" in said
+    (folder,) = tmp_path.iterdir()
+    wait_for(lambda: "running" not in (folder / "status.json").read_text())
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped" in record.status["reason"]
+    assert max(row["exchange"] for row in record.ledger) >= 4
+
+
+def ledgers(run_dir: Path) -> list[str]:
+    return [path.read_text() for path in run_dir.glob("*/ledger.jsonl")]
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.2)
 
 
 def test_backend_ray_runs_frames(

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.record_shape import LedgerRow
 from fedapp.report import figures, format_duration, write_report
 from fedapp.report.ledger import format_bytes, format_ranges, site_traffic, sum_flows
-from fedapp.run_folder import LedgerRow, RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder, RunFolderError
 
 PRIVACY = "Noise of σ = 0.0112 on every element; no (ε, δ) is claimed & nothing else."
 ALL_FIGURES = {"convergence", "survival-curves", "noise-to-signal", "bytes-by-step"}

@@ -120,7 +120,9 @@ def _notices(run: RunRecord) -> list[Notice]:
     reason = str(run.status.get("reason") or "")
     found = []
     if status == "running":
-        found.append(Notice("warning", "The run has not finished, or it was stopped from outside."))
+        abandoned = run.abandoned[:1].upper() + run.abandoned[1:]
+        words = f"{abandoned}." if abandoned else "The run has not finished yet."
+        found.append(Notice("failure" if abandoned else "warning", words))
     elif status != "ok":
         words, kind = _STATUS_WORDS.get(str(status), ("unknown status", "failure"))
         found.append(Notice(kind, f"{words.capitalize()}: {reason or 'no reason was recorded'}"))
