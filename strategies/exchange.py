@@ -113,6 +113,7 @@ class Exchange(Grid):
     count: int = 0
     after_exchange: Callable[[list[Row]], None] | None = None
     _members: frozenset[int] | None = None
+    _excluded: frozenset[int] = frozenset()
 
     @classmethod
     def around(
@@ -164,17 +165,11 @@ class Exchange(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that take part, ordered by site name."""
-        nodes = self.grid.get_node_ids()
-        if self._members is not None:
-            nodes = self._members.intersection(nodes)
-        return sorted(nodes, key=self._order)
+        return sorted(filter(self._takes_part, self.grid.get_node_ids()), key=self._order)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes that take part."""
-        members = self._members
-        return [
-            node for node in self.grid.get_nodes() if members is None or node.node_id in members
-        ]
+        return [node for node in self.grid.get_nodes() if self._takes_part(node.node_id)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages without waiting; neither counted nor written down."""
@@ -194,6 +189,7 @@ class Exchange(Grid):
         """From now on only these nodes take part, under these names."""
         self.learn_names(names)
         self._members = frozenset(names)
+        self._excluded = self._excluded.difference(names)
 
     def learn_names(self, names: Mapping[int, str]) -> None:
         """Note what sites are called, whether or not they take part."""
@@ -205,8 +201,11 @@ class Exchange(Grid):
 
     def exclude(self, node_ids: Iterable[int]) -> None:
         """From now on these nodes do not take part."""
-        known = self._members if self._members is not None else frozenset(self.grid.get_node_ids())
-        self._members = known.difference(node_ids)
+        self._excluded = self._excluded.union(node_ids)
+
+    def _takes_part(self, node_id: int) -> bool:
+        admitted = self._members is None or node_id in self._members
+        return admitted and node_id not in self._excluded
 
     def wait_for_nodes(self, minimum: int) -> list[int]:
         """Wait until so many nodes are connected, at most for the timeout.
