@@ -28,6 +28,7 @@ from fedapp import run_config
 from fedapp.run_folder import RunFolder
 from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
+from tasks.site.name_lists import lines_by_words
 
 CLIENT_APP_RAISED = 2
 """Flower's code of an exception in a ClientApp."""
@@ -309,7 +310,7 @@ def _run_in_process(
 
     nodes: list[NodeConfig] = []
     registered: list[str] = []
-    faults: list[str] = []
+    said: list[tuple[str, str]] = []
     try:
         if sites is None:
             count = general.num_sites
@@ -318,10 +319,11 @@ def _run_in_process(
             try:
                 registered.append(site_data.register_frame(frame))
             except SiteFault as fault:
-                faults += [f"{name}: {reason}" for reason in fault.reasons]
+                said += [(name, reason) for reason in fault.reasons]
             else:
                 path = f"{site_data.MEMORY_PREFIX}{registered[-1]}"
                 nodes.append({"site-name": name, "data-path": path})
+        faults = lines_by_words(said)
         if not faults and len(nodes) < general.min_sites:  # nobody else will come
             least = f"must be at least min-sites = {general.min_sites}"
             faults.append(f"num-sites = {len(nodes)}: {least}")

@@ -823,3 +823,77 @@ def test_a_run_that_is_stopped_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     assert record.status["status"] == "failed"
     assert "stopped (KeyboardInterrupt) after 5 exchanges" in record.status["reason"]
     assert max(row["exchange"] for row in record.ledger) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda frame: frame, "sites: must be a list of DataFrames, one a site, not a DataFrame"),
+        (lambda frame: {"a": frame, "b": frame}, "one a site, not a dict"),
+        (lambda frame: (frame for _ in range(2)), "one a site, not a generator"),
+        (lambda frame: [frame, 5], "it holds int"),
+        (lambda frame: "frames", "not a str"),
+    ],
+)
+def test_sites_that_are_no_frames_are_named(given: Any, words: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        simulate("survival", sites=given(pd.DataFrame({"time": [1.0], "event": [1]})))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [[1], "survival.rounds=2", 5])
+def test_a_configuration_that_is_no_mapping_is_named(config: Any) -> None:
+    with pytest.raises(TypeError, match="config: must be a mapping of keys to values"):
+        simulate("survival", config=config)
+
+
+@pytest.mark.parametrize("task", ["survival", "roc-glm"])
+def test_data_and_sites_exclude_each_other(task: str) -> None:
+    frame = pd.DataFrame({"time": [1.0], "event": [1]})
+    with pytest.raises(ValueError, match=rf"config\['{task}.data'\]: the argument sites is given"):
+        simulate(task, sites=[frame, frame], config={f"{task}.data": "gbsg2"})
+
+
+def test_own_frames_are_not_called_by_the_name_of_bundled_data(tmp_path: Path) -> None:
+    result = simulate("survival", sites=three(), config={**QUICK, "run-dir": str(tmp_path)})
+    record = RunFolder.open(result.run_folder).read()
+    assert record.setting("survival.data") == "(frames given to simulate)"
+    bundled = simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
+    assert RunFolder.open(bundled.run_folder).read().setting("survival.data") == "gbsg2"
+
+
+def test_a_wrong_type_stays_an_error_in_python() -> None:
+    with pytest.raises(ConfigError, match=r"survival.hidden-layers = 16: must be text"):
+        simulate("survival", config={"survival.hidden-layers": 16})
+
+
+@pytest.mark.parametrize(
+    "node", [{"site-name": "north", "data-path": "rows.csv"}, {"data-path": "rows.csv"}]
+)
+def test_a_deployed_site_refuses_seeded_noise(node: dict[str, Any]) -> None:
+    """The server refuses too, but a site need not trust it."""
+    config = run_config.read({"seeded-noise": True})
+    with pytest.raises(SiteFault) as caught:
+        client_app.prepare_survival_site(node, config)
+    assert caught.value.code == "seeded-noise"
+
+
+def test_a_simulated_site_takes_seeded_noise() -> None:
+    config = run_config.read({"seeded-noise": True})
+    site = client_app.prepare_survival_site({"partition-id": 0, "num-partitions": 5}, config)
+    assert site.name == "site-0"
+
+
+def test_a_privacy_level_of_1_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    words = "survival.privacy-level = 1: sums over a single row may leave a site"
+    simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
+    assert words not in caplog.text
+    simulate("survival", config={**QUICK, "run-dir": str(tmp_path), "survival.privacy-level": 1})
+    assert words in caplog.text
+
+
+def test_faults_of_many_frames_are_one_line(tmp_path: Path) -> None:
+    bad = pd.DataFrame([[1.0, 1]], columns=["x", "x"])
+    result = simulate("survival", sites=[bad] * 50, config={**QUICK, "run-dir": str(tmp_path)})
+    assert result.summary["status"] == "refused"
+    assert result.summary["reason"].startswith("site-0, site-1, site-2 and 47 more: ")
