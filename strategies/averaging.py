@@ -99,7 +99,7 @@ def refuse_too_long(
     tasks.site.faults.SiteFault
         If it is longer than :func:`tasks.privacy.received_update.longest_update`.
     """
-    longest = longest_update(sent, arrays, noise, clip_norm=clip_norm)
+    longest = longest_update(sent, noise, clip_norm=clip_norm)
     if not update_length(sent, arrays) <= longest:
         raise SiteFault(
             IMPLAUSIBLE,

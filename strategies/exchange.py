@@ -288,13 +288,19 @@ class Exchange(Grid):
         TooFewSites
             If fewer than ``min_sites`` of them can be read.
         """
+        return self.read_messages(replies, lambda message: parse(message.content))
+
+    def read_messages(
+        self, replies: Iterable[Message], parse: Callable[[Message], Reply]
+    ) -> list[tuple[str, Reply]]:
+        """Read replies as :meth:`read` does, where it matters whose they are."""
         before = len(self.faults)
         messages = list(replies)
         read: list[tuple[str, Reply]] = []
         for message in messages:
             node = message.metadata.src_node_id
             try:
-                read.append((self.name_of(node), parse(message.content)))
+                read.append((self.name_of(node), parse(message)))
             except _MALFORMED as error:
                 step = self._step(message)
                 found = error if isinstance(error, MalformedReply) else type(error).__name__

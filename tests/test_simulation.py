@@ -716,7 +716,9 @@ def test_a_site_that_answers_wrongly_is_named_and_the_others_go_on(
     assert result.summary["status"] == "ok", result.summary["reason"]
     assert result.summary["faults"]
     assert all(fault.startswith("site-1: ") for fault in result.summary["faults"])
-    assert len(result.summary["faults"]) == (2 if message_type == "train" else 1)
+    # Two rounds of training; a malformed set-up, and that the site is left out because of it.
+    twice = message_type in ("train", "query.survival_statistics")
+    assert len(result.summary["faults"]) == (2 if twice else 1)
     assert 0 < result.summary["c-index"] < 1
 
 

@@ -58,15 +58,13 @@ def estimated_noise_to_signal(
     return max(estimate, expected / clip_norm)
 
 
-def longest_update(
-    sent: Arrays, received: Arrays, noise: AdditiveNoise, *, clip_norm: float
-) -> float:
+def longest_update(sent: Arrays, noise: AdditiveNoise, *, clip_norm: float) -> float:
     """Return the length that the update of a site that clips and adds this noise cannot exceed.
 
     Parameters
     ----------
-    sent, received : mapping of str to numpy.ndarray
-        The global model, and the privatized model, for the rounding of its elements.
+    sent : mapping of str to numpy.ndarray
+        The global model.
     noise : AdditiveNoise
         The most noise that a site adds.
     clip_norm : float
@@ -76,16 +74,16 @@ def longest_update(
     -------
     float
         clip_norm + sigma (sqrt(d) + 8) under Gaussian noise, passed once in 1e14 updates; under
-        Laplace noise the last term is 64 b. A step of rounding of every element is added.
+        Laplace noise the last term is 64 b. A rounding step of every element is added.
     """
     tail = _GAUSSIAN_TAIL if noise.mechanism == GAUSSIAN else _LAPLACE_TAIL
     added = noise.standard_deviation * math.sqrt(_num_elements(sent)) + noise.scale * tail
-    steps = (
-        float(np.finfo(array.dtype).eps) * np.abs(array.astype(np.float64))
-        for array in received.values()
-        if is_floating(array)
+    floating = [array for array in sent.values() if is_floating(array)]
+    steps = [float(np.finfo(array.dtype).eps) for array in floating]
+    rounding = l2_norm(
+        s * array.astype(np.float64) for s, array in zip(steps, floating, strict=True)
     )
-    return clip_norm + added + l2_norm(steps)
+    return (clip_norm + added) * (1 + max(steps, default=0.0)) + rounding
 
 
 def update_length(sent: Arrays, received: Arrays) -> float:

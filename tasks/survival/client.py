@@ -18,11 +18,10 @@ from tasks.site.faults import SiteFault
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
+from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
 from tasks.survival.messages import (
     Arrays,
-    CurvesReply,
-    CurvesRequest,
     EvaluateReply,
     EvaluationSums,
     StatisticsReply,
