@@ -9,8 +9,8 @@ least 50 rows are at risk and in the tail after that; mean and largest over seed
 
     python benchmarks/survival_privacy_level.py [--seeds 0-4] [--rounds 5] [--json FILE]
 
-The exit code is 1 if level 1 differs by more than .005 where 50 rows are at risk: then it is not the
-privacy level that costs.
+The exit code is 1 if level 1 differs by more than .005 where 50 rows are at risk: then it is not
+the privacy level that costs.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
 from tests.runtimes import call, checkout, superlink, supernode
 
@@ -129,3 +133,36 @@ def test_roc_glm_of_three_sites_equals_the_in_process_run(tmp_path: Path) -> Non
     )
     for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
         assert deployed.summary[key] == here.summary[key], key
+
+
+def test_flwr_stop_is_told_in_the_run_folder(tmp_path: Path) -> None:
+    """The ServerApp is then in the main thread of its process, unlike in a simulation."""
+    app, runs = checkout(tmp_path / "app"), tmp_path / "runs"
+    with ExitStack() as stack:
+        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
+        for number, name in enumerate(("north", "south")):
+            path = tmp_path / f"{name}.csv"
+            rows(number).to_csv(path, index=False)
+            log = tmp_path / f"{name}.log"
+            node = supernode(link, log, cwd=tmp_path, site_name=name, data_path=str(path))
+            stack.enter_context(node)
+        words = f'survival.rounds=100000 run-dir="{runs}"'
+        started = call(
+            ["flwr", "run", ".", "deployed", "--run-config", words], link.environment, cwd=app
+        )
+        (run_id,) = re.findall(r"started run (\d+)", started.stdout)
+        wait_for(lambda: any('"exchange": 2' in p.read_text() for p in runs.glob("*/ledger.jsonl")))
+        (folder,) = runs.iterdir()
+        call(["flwr", "stop", run_id, "deployed"], link.environment, cwd=app)
+        wait_for(lambda: '"running"' not in (folder / "status.json").read_text())
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped from outside after" in record.status["reason"]
+    assert record.ledger
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.2)
