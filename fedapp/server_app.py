@@ -66,6 +66,7 @@ def main(grid: Grid, context: Context) -> None:
         raise RunEnded(f"run-dir: {error}") from None
     status = RunFolder.open(folder).read().status
     if status["status"] != "ok":
+        log(INFO, "Flower marks the run as failed; what follows is its own trace")
         raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None
 
 
