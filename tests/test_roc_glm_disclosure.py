@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedapp import simulation
@@ -189,6 +189,12 @@ def ask(run: Recorded, node: int, content: Any, message_type: str) -> Message:
     return run.grid._handle(message)
 
 
+def begin_anew(run: Recorded, node: int) -> None:
+    """Bring a node back to where it is after the introduction."""
+    run.grid.contexts[node].state = RecordDict()
+    assert not ask(run, node, request_of(run, HELLO).content, HELLO).has_error()
+
+
 def request_of(run: Recorded, message_type: str) -> Message:
     return next(req for req, _ in run.messages if req.metadata.message_type == message_type)
 
@@ -228,6 +234,7 @@ def test_a_site_answers_only_what_its_release_allows(tmp_path: Path) -> None:
     assert "do not leave with release = 'secure-counts'" in str(reply.error.reason)
     asked = ReleaseRequest.from_record(request_of(masked, RELEASE).content)
     fine = ReleaseRequest(equal_cuts(1000), asked.is_probability, 1.0, asked.roster)
+    begin_anew(masked, 1)
     reply = ask(masked, 1, fine.to_record(), RELEASE)
     assert "cut points that are not those of the configuration" in str(reply.error.reason)
 
