@@ -23,6 +23,7 @@ from flwr.supercore.run import Run
 
 from strategies.ledger import SERVER, Disclosure, Ledger, Row, content_bytes
 from tasks.site.foreign_text import LONGEST_WORD, printable
+from tasks.site.name_lists import lines_by_words
 from tasks.site.reply_fields import MalformedReply
 
 __all__ = [
@@ -73,7 +74,8 @@ class TooFewSites(RuntimeError):
 
     def __init__(self, message: str, faults: list[Fault]) -> None:
         self.faults = faults
-        super().__init__("; ".join([message, *map(str, faults)]))
+        said = lines_by_words((fault.site, f"{fault.step}: {fault.reason}") for fault in faults)
+        super().__init__("; ".join([message, *said]))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from flwr.supercore import log
 from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
 from tasks.site.foreign_text import printable
 from tasks.site.messages import HELLO, Facts, HelloReply, HelloRequest, TaskPart
+from tasks.site.name_lists import lines_by_words, some_names
 from tasks.site.reply_fields import MalformedReply
 
 HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
@@ -90,7 +91,7 @@ def meet_sites(
     # Who is late may be missed; who answers with an error is set up wrongly.
     faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
     admitted: dict[int, str] = {}
-    said_by: dict[str, list[str]] = {}  # one line a fault, not one a site
+    said: list[tuple[str, str]] = []
     for node, reply in sites.items():
         if not reply.fault_code:
             admitted[node] = reply.site
@@ -100,8 +101,8 @@ def meet_sites(
         else:
             name = reply.site or f"node-{node}"
             for reason in reply.fault_reasons:
-                said_by.setdefault(reason, []).append(name)
-    faults += [f"{', '.join(sorted(names))}: {reason}" for reason, names in said_by.items()]
+                said.append((name, reason))
+    faults += lines_by_words(said)
     given = [reply.site for reply in sites.values() if reply.site]
     faults.extend(
         f"{name}: more than one node has this site name; names must differ"
@@ -117,7 +118,7 @@ def meet_sites(
         raise Refused(faults)
     exchange.admit(admitted)
     names = sorted(admitted.values())
-    log(INFO, "%d sites take part: %s", len(names), ", ".join(names))
+    log(INFO, "%d sites take part: %s", len(names), some_names(names))
     parts = {reply.site: reply.task for reply in sites.values()}
     return {name: parts[name] for name in names}
 
@@ -146,7 +147,7 @@ def _read_replies(
     if not others:
         return sites, []
     return sites, [
-        f"other code than this ServerApp's ({fingerprint}) runs at {', '.join(sorted(others))}: "
+        f"other code than this ServerApp's ({fingerprint}) runs at {some_names(others)}: "
         "update these nodes; in simulation, end the SuperLink that was started from another "
         "folder, or give each checkout its own FLWR_HOME and FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
     ]

@@ -344,8 +344,11 @@ class SurvivalFedAvg(DPFedAvg):
             return
         sums = sum((part.concordance for part in evaluated), ConcordanceSums())
         moments = self._risk_moments
+        result = concordance(sums, self.config.confidence_level)
+        if result.reason:  # why the C-index or its interval does not exist
+            self.final["c-index-reason"] = result.reason
         self.diagnostics += collapse(
-            concordance(sums, self.config.confidence_level),
+            result,
             identical_across_samples=all(part.identical for part in evaluated),
             spread=math.sqrt(float(moments.m2[0]) / moments.count),
         )

@@ -157,3 +157,13 @@ def test_superlink_reaches_flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert cli.main(["run", "survival", "--superlink", "ward", "--set", f"run-dir={tmp_path}"]) == 0
     assert calls[0]["superlink"] == "ward"
     assert calls[0]["num_supernodes"] is None, "how many nodes there are is the federation's"
+
+
+def test_why_there_is_no_c_index(tmp_path: Path) -> None:
+    frames = [patients(60, seed=1), patients(60, seed=2)]
+    for frame in frames:
+        frame["event"] = 0
+        frame.loc[0, "event"] = 1  # the only one is trained on
+    result = simulate("survival", sites=frames, config={**QUICK, "run-dir": str(tmp_path)})
+    assert "c-index" not in result.summary
+    assert result.summary["c-index-reason"] == "no-comparable-pairs"
