@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from strategies.exchange import Exchange, TooFewSites
+from strategies.membership import Refused
+from strategies.roc_glm_checks import check_exact_sums, check_release
 from strategies.roc_glm_fisher import RocGlmFisher
 from strategies.roc_glm_release import (
     LEAST_MASKED,
@@ -20,7 +22,7 @@ from strategies.roc_glm_release import (
     plan_release,
     pool_clear,
     pool_masked,
-    reply_faults,
+    read_facts,
 )
 from strategies.roc_glm_result import RocGlmResult, roc_glm_disclosures
 from tasks.roc_glm.config import RocGlmConfig
@@ -36,7 +38,6 @@ from tasks.roc_glm.messages import (
     MaskedReply,
     ReleaseReply,
     ReleaseRequest,
-    SiteFacts,
 )
 from tasks.roc_glm.moments import Moments, pool_moments
 from tasks.roc_glm.noisy_scores import Deconvolved, validate_noisy_scores
@@ -49,6 +50,7 @@ from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart
+from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
 
 _Read = TypeVar("_Read")
@@ -117,7 +119,7 @@ class RocGlm(RocGlmFisher):
     ) -> None:
         super().__init__(config=config, min_sites=min_sites)
         self.bundles = {name: part.key_bundle for name, part in sites.items()}
-        self.facts = {name: SiteFacts.from_facts(part.facts) for name, part in sites.items()}
+        self.facts = read_facts(sites)
         self.plan = plan_release(config, self.facts, model)
         self.rng = rng or np.random.default_rng()
         self._left_out: list[str] = []
@@ -151,6 +153,8 @@ class RocGlm(RocGlmFisher):
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
         sites = tuple(exchange.name_of(node) for node in exchange.get_node_ids())
         validation, statistics = self.validate(exchange, pooled)
+        if not 0.0 <= validation.estimate.auc <= 1.0:
+            raise Refused(["what the sites sent gives no AUC in [0, 1]: one answered falsely"])
         arrays = ArrayRecord()
         if (fit := validation.fit) is not None:
             gamma = np.array([fit.gamma_1, fit.gamma_2])
@@ -228,12 +232,13 @@ class RocGlm(RocGlmFisher):
         """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
         request = CountsRequest(survivors, self.plan.is_probability)
 
-        def parse(content: RecordDict) -> CountsReply:
-            """Read a reply, and refuse another than was asked for."""
-            reply = CountsReply.from_record(content)
+        def parse(message: Message) -> CountsReply:
+            """Read a reply, and refuse another than was asked for or one that cannot be."""
+            reply = CountsReply.from_record(message.content)
             if reply.threshold_counts.shape != (len(survivors), self.config.num_thresholds):
                 raise ValueError("counts of another shape than asked for")
-            SiteStatistics.from_vectors(reply.counts, reply.sums, self.plan.shape)
+            name = exchange.name_of(message.metadata.src_node_id)
+            check_exact_sums(self.plan, reply, self.facts[name])
             return reply
 
         read = self._ask_all(exchange, request.to_record(), COUNTS, parse, step="counts")
@@ -264,16 +269,17 @@ class RocGlm(RocGlmFisher):
         relayed = self.roster.to_bytes() if self.roster is not None else b""
         request = ReleaseRequest(plan.cuts, plan.is_probability, plan.sensitivity, relayed)
 
-        def parse(content: RecordDict) -> ReleaseReply | MaskedReply:
-            """Read a reply, and refuse another than was asked for."""
+        def parse(message: Message) -> ReleaseReply | MaskedReply:
+            """Read a reply, and refuse another than was asked for or one that cannot be."""
             if self.config.masks_sums:
-                return MaskedReply.from_record(content)
-            reply = ReleaseReply.from_record(content)
-            reply_faults(plan, reply)
+                return MaskedReply.from_record(message.content)
+            reply = ReleaseReply.from_record(message.content)
+            name = exchange.name_of(message.metadata.src_node_id)
+            check_release(plan, reply, self.facts[name])
             return reply
 
         messages = self._to_all(exchange, request.to_record(), RELEASE)
-        return dict(exchange.read(exchange.send_and_receive(messages), parse))
+        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
 
     def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int, step: str) -> None:
         """Note who is lost, or end the run."""
@@ -290,11 +296,11 @@ class RocGlm(RocGlmFisher):
                 if config.secure:
                     hint = "noise that is shared between sites is not drawn anew: begin a new run"
                 raise TooFewSites(
-                    f"{step}: no usable answer of {', '.join(lost)}, so the masked sum cannot be "
+                    f"{step}: no usable answer of {some_names(lost)}, so the masked sum cannot be "
                     f"opened; {hint}",
                     list(exchange.faults),
                 )
-        log(WARNING, "%s: lost, the run goes on without", ", ".join(lost))
+        log(WARNING, "%s: lost, the run goes on without", some_names(lost))
 
     def _validate_scores(
         self, exchange: Exchange, pooled: PooledRelease, tau: float
@@ -330,17 +336,17 @@ class RocGlm(RocGlmFisher):
         exchange: Exchange,
         content: RecordDict,
         message_type: str,
-        parse: Callable[[RecordDict], _Read],
+        parse: Callable[[Message], _Read],
         *,
         step: str,
     ) -> dict[str, _Read]:
         """Make an exchange in which every site has to answer."""
         names = [exchange.name_of(node) for node in exchange.get_node_ids()]
         messages = self._to_all(exchange, content, message_type)
-        read = dict(exchange.read(exchange.send_and_receive(messages), parse))
+        read = dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
         if lost := [name for name in names if name not in read]:
             raise TooFewSites(
-                f"{step}: no usable answer of {', '.join(lost)}, whose rows are in the pooled "
+                f"{step}: no usable answer of {some_names(lost)}, whose rows are in the pooled "
                 "survivor function: begin a new run",
                 list(exchange.faults),
             )

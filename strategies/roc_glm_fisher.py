@@ -9,6 +9,7 @@ from flwr.app import RecordDict
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_scoring import FisherScoring
+from strategies.roc_glm_checks import check_fisher_sums
 from strategies.roc_glm_result import MaskedSums
 from tasks.roc_glm.calibration_slope import CalibrationFit
 from tasks.roc_glm.config import RocGlmConfig
@@ -30,6 +31,7 @@ from tasks.roc_glm.survivor import FloatArray
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
+from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
 
 
@@ -126,7 +128,7 @@ class RocGlmFisher(FisherScoring):
         if self.roster is not None:
             return MaskedSums(masked=MaskedReply.from_record(content).masked)
         reply = RocGlmFisherReply.from_record(content)
-        read_fisher_vector(reply.vector, self._fits)
+        check_fisher_sums(read_fisher_vector(reply.vector, self._fits))
         return reply
 
     def pool(self, replies: Mapping[str, Any]) -> FisherSums:
@@ -136,7 +138,7 @@ class RocGlmFisher(FisherScoring):
         """
         if lost := self.cohort.lost:
             raise TooFewSites(
-                f"fisher: no usable answer of {', '.join(lost)}, whose rows are in the pooled "
+                f"fisher: no usable answer of {some_names(lost)}, whose rows are in the pooled "
                 "survivor function: begin a new run",
                 list(self.cohort.exchange.faults),
             )

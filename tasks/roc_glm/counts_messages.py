@@ -121,6 +121,8 @@ class CountsReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         arrays = read_arrays(content)
         number, moments = read_counts(arrays, "number"), arrays["moments"].astype(np.float64)
+        if arrays["threshold-counts"].dtype.kind != "i":
+            raise ValueError("counts that are no whole numbers")
         w1 = arrays["threshold-counts"].astype(np.int64)
         if moments.shape != (len(number), 2) or w1.ndim != 2 or len(w1) != len(number):
             raise ValueError("moments and counts of different survivor functions")

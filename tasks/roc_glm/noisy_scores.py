@@ -76,7 +76,7 @@ def validate_noisy_scores(
         Draws the noise anew for its part of the variance.
     """
     sizes = {"num_negative": len(scores.negative), "num_positive": len(scores.positive)}
-    raw_auc = 1.0 - moments[0].mean
+    raw_auc = min(max(1.0 - moments[0].mean, 0.0), 1.0)  # from sums: rounding can leave [0, 1]
     raw_fit, raw_no_fit = try_fit(threshold_counts[0], moments[0].count)
     if deconvolved is None:
         variance = float("nan")
