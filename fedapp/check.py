@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from fedapp import run_config
 from fedapp.run_config import RunConfig, Value
+from fedapp.run_folder import base_fault
 from strategies.membership import Refused
 from strategies.roc_glm_release import LEAST_MASKED
 from tasks.site.faults import SiteFault
+from tasks.site.name_lists import some_names
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,17 @@ def check(values: Mapping[str, Value], *, num_sites: int | None = None) -> list[
     except run_config.ConfigError as error:
         return [Finding(False, "configuration", fault) for fault in error.faults]
     findings = [Finding(True, "configuration", f"task {config.general.task}")]
+    findings.append(_check_run_dir(config.general.run_dir))
     packages = check_environment()
     findings += packages
     if all(finding.ok for finding in packages):
         findings += _check_data(config, num_sites or config.general.num_sites)
     return findings
+
+
+def _check_run_dir(run_dir: str) -> Finding:
+    fault = base_fault(Path(run_dir))
+    return Finding(not fault, "run-dir", f"{run_dir!r}: {fault}" if fault else run_dir)
 
 
 def check_environment() -> list[Finding]:
@@ -85,18 +94,27 @@ def _check_data(config: RunConfig, num_sites: int) -> list[Finding]:
         describe = _describe_roc_glm_site
         if config.roc_glm.masks_sums and least < LEAST_MASKED:
             least, needed = LEAST_MASKED, f"sums under masks need {LEAST_MASKED}"
-    findings = []
+    said: list[tuple[str, str, bool]] = []
     for part in range(num_sites):
         node: dict[str, Value] = {"partition-id": part, "num-partitions": num_sites}
         try:
-            findings.append(Finding(True, f"site-{part}", describe(node, config)))
+            said.append((f"site-{part}", describe(node, config), True))
         except SiteFault as fault:
-            findings += [Finding(False, f"site-{part}", reason) for reason in fault.reasons]
+            said += [(f"site-{part}", reason, False) for reason in fault.reasons]
         except Refused as refused:
             return [Finding(False, "configuration", reason) for reason in refused.faults]
+    findings = _one_a_words(said)
     if num_sites < least:
         findings.append(Finding(False, "sites", f"{num_sites}, {needed}"))
     return findings
+
+
+def _one_a_words(said: Sequence[tuple[str, str, bool]]) -> list[Finding]:
+    """Return one finding for all sites of which the same is said."""
+    names: dict[tuple[bool, str], list[str]] = {}
+    for name, words, ok in said:
+        names.setdefault((ok, words), []).append(name)
+    return [Finding(ok, some_names(who), words) for (ok, words), who in names.items()]
 
 
 def _describe_survival_site(node: Mapping[str, Value], config: RunConfig) -> str:

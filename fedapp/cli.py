@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from fedapp import run_config
 from fedapp.run_config import Value
+from fedapp.run_folder import RunFolder, RunFolderError, base_fault
+from fedapp.stopping import terminated_by_exception
 
 EXIT_CODES = {"ok": 0, "failed": 1, "running": 1, "refused": 3, "not-estimable": 4}
 USAGE = 2
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for fault in error.faults:
             print(f"fedapp: {fault}", file=sys.stderr)
         return USAGE
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RunFolderError) as error:
         print(f"fedapp: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -96,7 +99,27 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     values = _values(options)
+    # A SuperLink that is named may be another machine, with other folders.
+    if not options.superlink and (fault := base_fault(Path(str(values["run-dir"])))):
+        raise ValueError(f"run-dir = {values['run-dir']!r}: {fault}")
     clients = options.clients or run_config.read(values).general.num_sites
+    with terminated_by_exception():
+        folder = _run_folder(options, values, clients=clients)
+    if folder is None:
+        return EXIT_CODES["failed"]
+    record = RunFolder.open(folder).read()
+    status = str(record.status.get("status", ""))
+    if status != "ok":
+        reason = record.abandoned or record.status.get("reason", "")
+        print(f"fedapp: {status}: {reason}", file=sys.stderr)
+    print(f"run folder: {folder}")
+    return EXIT_CODES.get(status, EXIT_CODES["failed"])
+
+
+def _run_folder(
+    options: argparse.Namespace, values: dict[str, Value], *, clients: int
+) -> Path | None:
+    """Run and return the run folder; None if there is none, when it has been said why."""
     if options.in_process:
         from fedapp.simulation import simulate
 
@@ -107,25 +130,19 @@ def _run(options: argparse.Namespace) -> int:
             seed=int(values.get("seed", 0)),
             num_sites=clients,
         )
-        folder = result.run_folder
-    else:
-        from fedapp import flower_run
+        return result.run_folder
+    from fedapp import flower_run
 
-        try:
-            folder = flower_run.run_with_flower(
-                values,
-                num_supernodes=None if options.superlink else clients,
-                superlink=options.superlink,
-                echo=print,
-            )
-        except flower_run.FlowerRunError as error:
-            print(f"fedapp: {error}", file=sys.stderr)
-            return EXIT_CODES["failed"]
-    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    if status["status"] != "ok":
-        print(f"fedapp: {status['status']}: {status.get('reason', '')}", file=sys.stderr)
-    print(f"run folder: {folder}")
-    return EXIT_CODES[status["status"]]
+    try:
+        return flower_run.run_with_flower(
+            values,
+            num_supernodes=None if options.superlink else clients,
+            superlink=options.superlink,
+            echo=print,
+        )
+    except flower_run.FlowerRunError as error:
+        print(f"fedapp: {error}", file=sys.stderr)
+        return None
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -154,20 +171,17 @@ def _config(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from fedapp.report import write_report
-    from fedapp.run_folder import RunFolderError
 
-    try:
-        print(write_report(options.run))
-    except RunFolderError as error:
-        raise ValueError(error) from None
+    print(write_report(options.run))
+    if abandoned := RunFolder.open(options.run).read().abandoned:
+        print(f"fedapp: {abandoned}", file=sys.stderr)
     return 0
 
 
 def _predict(options: argparse.Namespace) -> int:
     from fedapp.prediction import predict_file
 
-    times = [float(time) for time in options.times.split(",") if time.strip()]
-    table = predict_file(options.run, options.data, times=times)
+    table = predict_file(options.run, options.data, times=_times(options.times))
     if options.out is None:
         print(table.to_csv(index=False), end="")
     else:
@@ -189,28 +203,64 @@ def _values(options: argparse.Namespace) -> dict[str, Value]:
         key, separator, text = setting.partition("=")
         if not separator:
             raise ValueError(f"--set {setting}: must be KEY=VALUE")
-        values[key.strip()] = _typed(text.strip())
+        values[key.strip()] = _typed(key.strip(), text.strip())
     values["task"] = options.task
+    data_key = f"{options.task}.data"
     if options.data is not None:
-        values[f"{options.task}.data"] = options.data
-    data = str(values.get(f"{options.task}.data", ""))
-    if data and Path(data).expanduser().is_file():
-        values[f"{options.task}.data"] = str(Path(data).expanduser().resolve())
-    # The ServerApp's working directory is the SuperLink's, not the user's.
-    values["run-dir"] = str(Path(str(values.get("run-dir", "runs"))).expanduser().resolve())
+        values[data_key] = options.data
     if options.clients is not None:
         values["num-sites"] = options.clients
     run_config.read(values)
+    # The ServerApp's working directory is the SuperLink's, not the user's.
+    values["run-dir"] = str(_here("run-dir", str(values.get("run-dir", "runs"))))
+    if data := str(values.get(data_key, "")):
+        named = "--data" if options.data is not None else data_key
+        values[data_key] = _found_data(named, data, remote=bool(getattr(options, "superlink", "")))
     return values
 
 
-def _typed(text: str) -> Value:
-    """Read a value as TOML does; what is no TOML value is text."""
+def _found_data(named: str, data: str, *, remote: bool) -> str:
+    """Return the absolute path of a file or folder of this machine, or the name of bundled data."""
+    from fedapp.site_data import BUNDLED
+
+    if data in BUNDLED:
+        return data
+    path = _here(named, data)
+    # A SuperLink that is named may be another machine, with other files.
+    if path.exists() or (remote and Path(data).is_absolute()):
+        return str(path)
+    raise ValueError(
+        f"{named} = {data!r}: no such file, and no bundled data set ({', '.join(sorted(BUNDLED))})"
+    )
+
+
+def _here(named: str, path: str) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{named} = {path!r}: {error}") from None
+
+
+def _times(text: str) -> list[float]:
+    try:
+        times = [float(time) for time in text.split(",") if time.strip()]
+    except ValueError:
+        times = [math.nan]
+    if not all(map(math.isfinite, times)):
+        raise ValueError(f"--times {text}: must be numbers separated by commas, as 365,730")
+    return times
+
+
+def _typed(name: str, text: str) -> Value:
+    """Read a value as TOML does; what is no TOML value, and any value of a text key, is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return value if isinstance(value, bool | int | float | str) else text
+    if isinstance(value, str):
+        return value
+    is_text = any(key.name == name and key.type == "str" for key in run_config.all_keys())
+    return value if isinstance(value, bool | int | float) and not is_text else text
 
 
 def _flatten(table: dict[str, object], prefix: str = "") -> dict[str, Value]:

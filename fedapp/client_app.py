@@ -274,6 +274,11 @@ def prepare_survival_site(
     from tasks.survival.client import SurvivalSite
 
     survival = config.survival
+    if config.general.seeded_noise and _is_deployed(node_config):
+        raise SiteFault(
+            "seeded-noise",
+            "seeded-noise = true: only in simulation; noise from a known seed protects nobody",
+        )
     frame = site_data.load_frame(
         node_config,
         data=survival.data,
@@ -291,6 +296,15 @@ def prepare_survival_site(
         seed=config.general.seed,
         noise_seed=config.general.seed if config.general.seeded_noise else None,
     )
+
+
+def _is_deployed(node_config: Mapping[str, run_config.Value]) -> bool:
+    """Whether a node has rows of its own: neither a part of simulated data nor a frame."""
+    from fedapp import site_data
+
+    if "partition-id" in node_config and "data-path" not in node_config:
+        return False
+    return not str(node_config.get("data-path", "")).startswith(site_data.MEMORY_PREFIX)
 
 
 def prepare_roc_glm_site(
@@ -316,6 +330,12 @@ def prepare_roc_glm_site(
     from tasks.roc_glm.score_model import ScoreModel
 
     roc_glm = config.roc_glm
+    is_deployed = _is_deployed(node_config)
+    if config.general.seeded_noise and is_deployed and not roc_glm.allow_seeded_noise:
+        raise SiteFault(
+            "seeded-noise",
+            "seeded-noise = true: on real site data only with roc-glm.allow-seeded-noise = true",
+        )
     frame = site_data.load_frame(
         node_config, data=roc_glm.data, partition="iid", seed=config.general.seed
     )

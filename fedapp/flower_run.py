@@ -20,6 +20,9 @@ from fedapp.site_data import write_site_files
 RUN_FOLDER_LINE = "run folder: "
 """What the ServerApp prints before the absolute path of its run folder."""
 
+_STARTED = re.compile(r"Successfully started run (\d+)")
+_STOP_SECONDS = 60.0
+
 
 class FlowerRunError(RuntimeError):
     """``flwr run`` could not be called, or ended without leaving a run folder."""
@@ -76,7 +79,13 @@ def run_with_flower(
         command += ["--stream", "--run-config", str(toml)]
         if num_supernodes is not None:
             command += ["--federation-config", f"num-supernodes={num_supernodes}"]
-        lines = _stream(command, echo)
+        lines: list[str] = []
+        try:
+            _stream(command, echo, into=lines)
+        except (KeyboardInterrupt, SystemExit):
+            # Flower's command only ends its own listening; the run would go on unseen.
+            echo(_stop_run(lines, superlink))
+            raise
     for line in lines:
         if match := re.search(re.escape(RUN_FOLDER_LINE) + r"(/.*|[A-Za-z]:\\.*)$", line):
             return Path(match[1].strip())
@@ -108,21 +117,51 @@ def simulate_with_ray(
         return run_with_flower(changed, num_supernodes=num_sites)
 
 
-def _stream(command: list[str], echo: Callable[[str], None]) -> list[str]:
+def _stream(command: list[str], echo: Callable[[str], None], *, into: list[str]) -> None:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                into.append(line.rstrip("\n"))
+                echo(into[-1])
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _stop_run(lines: Sequence[str], superlink: str) -> str:
+    """Stop the run that these lines of output are of; return what was done, in words."""
+    found = [match[1] for line in lines if (match := _STARTED.search(line))]
+    if not found:
+        return "no run had been started yet; `flwr list` shows what runs"
+    words = ["stop", found[-1], *([superlink] if superlink else [])]
+    by_hand = f"stop it by `flwr {' '.join(words)}`"
+    try:
+        done = subprocess.run(
+            [_flwr(), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(),
+            timeout=_STOP_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+        return f"run {found[-1]} may go on ({type(error).__name__}); {by_hand}"
+    if done.returncode == 0:
+        return f"run {found[-1]} has been stopped (flwr {' '.join(words)})"
+    why = " ".join(done.stdout.split())[-300:]
+    return f"run {found[-1]} may go on, `flwr stop` said: {why}; {by_hand}"
+
+
+def _environment() -> dict[str, str]:
     # flwr starts `flower-superlink` by name: it must be found where this Python's scripts are,
     # activated or not. Streamed logs come line by line only if Python does not buffer them.
     scripts = str(Path(sys.executable).parent)
     search = os.pathsep.join([scripts, os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": search, "PYTHONUNBUFFERED": "1"}
-    lines = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line.rstrip("\n"))
-            echo(lines[-1])
-    return lines
+    return {**os.environ, "PATH": search, "PYTHONUNBUFFERED": "1"}
 
 
 def _flwr() -> str:

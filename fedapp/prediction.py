@@ -44,8 +44,14 @@ def predict_file(run: Path, data: Path, *, times: Sequence[float] = ()) -> pd.Da
     grid = predictor.baseline.horizon
     chosen = list(times) or [grid / 4, grid / 2, 3 * grid / 4]
     survival = predictor.survival(frame, chosen)
-    columns = {f"survival({time:g})": survival[:, k] for k, time in enumerate(chosen)}
+    columns = {f"survival({_shown(time)})": survival[:, k] for k, time in enumerate(chosen)}
     return pd.DataFrame({"risk": np.asarray(predictor.risk(frame)), **columns})
+
+
+def _shown(time: float) -> str:
+    """Write a time as short as it can be told from others."""
+    short = f"{time:g}"
+    return short if float(short) == time else repr(float(time))
 
 
 def _model_file(run: Path) -> Path:

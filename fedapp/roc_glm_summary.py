@@ -21,8 +21,8 @@ from tasks.roc_glm.guarantee import (
     guarantee,
 )
 from tasks.roc_glm.heterogeneity import Heterogeneity, SiteAuc, heterogeneity
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.validation import CellCounts, validate_counts
+from tasks.site.not_estimable import NotEstimable
 
 CURVE_POINTS = np.arange(1, 200) / 200
 NET_BENEFIT_CELLS = 50
@@ -182,7 +182,13 @@ def privacy_of(result: RocGlmResult, config: RocGlmConfig) -> Guarantee:
 
 
 def calibration_fit(result: RocGlmResult) -> CalibrationFit | None:
-    """Calibration slope and intercepts from counts in cells (`exact`: at the scores themselves)."""
+    """Calibration slope and intercepts.
+
+    By Fisher scoring over exchanges, which is exact, or else from pooled counts in cells (`exact`:
+    at the scores themselves).
+    """
+    if result.calibration is not None:
+        return result.calibration
     counts, scores = result.pooled.counts, result.pooled.levels
     if not result.plan.is_probability:
         return None

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from fedapp.config_limits import combination_faults
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.survival.config import SurvivalConfig
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -135,20 +136,19 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of the run configuration, as users see it; `task` is ``""`` for general ones."""
+    """One key of the run configuration, as users see it; `task` is ``""`` for general ones.
+
+    ``alias`` is what its model calls it, and `name` less the task.
+    """
 
     task: str
     name: str
     field: str
+    alias: str
     type: str
     allowed: str
     default: Value
     meaning: str
-
-    @property
-    def own_name(self) -> str:
-        """The name without the task's prefix, as the task's own model has it."""
-        return self.name.rpartition(".")[2]
 
 
 @cache
@@ -190,7 +190,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
     by_prefix: dict[str, type[BaseModel]] = {"": GeneralConfig, **TASK_CONFIGS}
     for prefix, model in by_prefix.items():
         known = {key.name: key for key in all_keys() if key.task == prefix}
-        part = {known[name].own_name: value for name, value in values.items() if name in known}
+        part = {known[name].alias: value for name, value in values.items() if name in known}
         try:
             models[prefix] = model.model_validate(part)
         except ValidationError as error:
@@ -202,7 +202,7 @@ def read(values: Mapping[str, object]) -> RunConfig:
             roc_glm=typing.cast(RocGlmConfig, models["roc-glm"]),
             vertical_xgboost=typing.cast(VerticalXGBoostConfig, models["vertical-xgboost"]),
         )
-        faults.extend(_combination_faults(config))
+        faults.extend(combination_faults(config.general.run_dir, config.survival, config.roc_glm))
     if faults:
         raise ConfigError(faults)
     return config
@@ -236,24 +236,14 @@ def toml_value(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _combination_faults(config: RunConfig) -> list[str]:
-    survival = config.survival
-    faults = []
-    if survival.event_value == survival.censored_value:
-        faults.append(
-            f"survival.event-value and survival.censored-value: both {survival.event_value!r}; "
-            "they must differ"
-        )
-    return faults
-
-
 def _keys_of(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for field, info in model.model_fields.items():
-        name = info.alias or field.replace("_", "-")
+        alias = info.alias or field
         yield Key(
             task=prefix,
-            name=f"{prefix}.{name}" if prefix else name,
+            name=f"{prefix}.{alias}" if prefix else alias,
             field=field,
+            alias=alias,
             type=_type_name(info.annotation),
             allowed=_allowed(info),
             default=_plain(info.default),
@@ -278,6 +268,13 @@ def _type_name(annotation: object) -> str:
 _BOUNDS = {"Ge": ("ge", ">="), "Gt": ("gt", ">"), "Le": ("le", "<="), "Lt": ("lt", "<")}
 
 
+_FORMS = {
+    r"^\d+(,\d+)*$": "whole numbers separated by commas, as 32,32",
+    r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$": '"mean" or a number in quotes',
+}
+"""Regular expressions of the configuration models, in words."""
+
+
 def _allowed(info: FieldInfo) -> str:
     """Say what a key allows, in words that tables and fault lines share."""
     if typing.get_origin(info.annotation) is Literal:
@@ -289,21 +286,21 @@ def _allowed(info: FieldInfo) -> str:
             attribute, sign = _BOUNDS[type(rule).__name__]
             bounds.append(f"{sign} {getattr(rule, attribute):,}".replace(",", " "))
         elif getattr(rule, "pattern", None):
-            pattern = f" of the form {rule.pattern}"
+            pattern = f": {_FORMS[rule.pattern]}"
     name = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}
     kind = name.get(_type_name(info.annotation), _type_name(info.annotation))
     return f"{kind}{pattern}" + (f" {' and '.join(bounds)}" if bounds else "")
 
 
 def _fault_lines(error: ValidationError, prefix: str) -> list[str]:
-    allowed = {key.own_name: key for key in all_keys() if key.task == prefix}
+    allowed = {key.alias: key for key in all_keys() if key.task == prefix}
     lines: list[str] = []
     for fault in error.errors(include_url=False):
-        if not fault["loc"]:  # keys that contradict each other, each line of which names one
+        key = allowed.get(str(fault["loc"][0])) if fault["loc"] else None
+        if key is None:  # keys that contradict each other, each line of which names one
             words = fault["msg"].removeprefix("Value error, ")
-            lines.extend(f"{prefix}.{line}" for line in words.split("; "))
+            lines.extend(f"{prefix}.{line}" if prefix else line for line in words.split("; "))
             continue
-        key = allowed[str(fault["loc"][0])]
         value: Any = fault["input"]
         lines.append(f"{key.name} = {value!r}: must be {key.allowed}")
     return lines

@@ -7,24 +7,27 @@ A reader never sees half a file, and what is written is strict JSON: a number th
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from typing import Any
 
 from fedapp.fingerprint import code_fingerprint
-from fedapp.strict_json import (
-    append_lines,
-    decode,
-    encode,
-    plain,
-    replace_bytes,
-    replace_json,
+from fedapp.record_shape import (
+    LedgerRow,
+    config_faults,
+    ledger_faults,
+    metrics_faults,
+    status_faults,
 )
+from fedapp.stopping import is_gone
+from fedapp.strict_json import append_lines, decode, encode, plain, replace_bytes, replace_json
 
 CONFIG = "config.json"
 STATUS = "status.json"
@@ -41,26 +44,6 @@ _NAME_ATTEMPTS = 100
 
 class RunFolderError(Exception):
     """A run folder cannot be made or read; the message names the file and what is wrong."""
-
-
-class LedgerRow(TypedDict):
-    """One message of a run, as the disclosure ledger holds it.
-
-    ``exchange`` counts from 1; ``sender`` and ``receiver`` are site names or ``"server"``;
-    ``sealed`` says that only the receiver can read the content; ``reveals`` is the sentence
-    on what the receiver learns.
-    """
-
-    exchange: int
-    step: str
-    sender: str
-    receiver: str
-    bytes: int
-    sealed: bool
-    reveals: str
-
-
-_ROW_TYPES: dict[str, type] = get_type_hints(LedgerRow)
 
 
 @dataclass(frozen=True)
@@ -95,6 +78,16 @@ class RunRecord:
     def task(self) -> str:
         """Name of the task."""
         return str(self.config.get("task", ""))
+
+    @property
+    def abandoned(self) -> str:
+        """Why the run cannot end any more, though its status is ``running``; ``""`` if it may."""
+        process, host = self.status.get("process"), self.status.get("host")
+        if self.status.get("status") != "running" or host != socket.gethostname():
+            return ""
+        if not is_gone(process):
+            return ""
+        return f"stopped from outside: its process, {process} on {host}, has ended without a word"
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Value of one key of the resolved configuration, for example ``"survival.rounds"``."""
@@ -131,12 +124,18 @@ class RunFolder:
                 f"task = {task!r}: must be lower-case letters and digits, in words joined by '-'"
             )
         started = datetime.now(UTC)
-        folder = cls(_new_folder(base.expanduser().resolve(), started=started, task=task))
+        try:
+            base = base.expanduser().resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RunFolderError(f"{str(base)!r}: no run folder can be there ({error})") from None
+        folder = cls(_new_folder(base, started=started, task=task))
         folder.figures.mkdir()
         replace_json(folder.path / CONFIG, {"task": task, "versions": _versions()})
         for name in (METRICS, LEDGER):
             replace_bytes(folder.path / name, b"")
-        folder._write_status("running", reason="", started=_timestamp(started))
+        # Who runs it: a process that is killed cannot say so, but it can be looked for.
+        running = {"process": os.getpid(), "host": socket.gethostname()}
+        folder._write_status("running", reason="", started=_timestamp(started), **running)
         return folder
 
     @classmethod
@@ -148,7 +147,10 @@ class RunFolder:
         RunFolderError
             The folder does not exist, or is not a run folder; says which files it lacks.
         """
-        path = path.expanduser().resolve()
+        try:
+            path = path.expanduser().resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RunFolderError(f"{str(path)!r}: {error}") from None
         if not path.is_dir():
             raise RunFolderError(f"{path}: no such folder")
         missing = [
@@ -257,13 +259,18 @@ class RunFolder:
             A file is not what it should be; names the file and the line.
         """
         lines = self._read_lines(METRICS)
+        for number, line in enumerate(lines, start=1):
+            _refuse(metrics_faults(line), where=f"{self.path / METRICS}, line {number}")
+        config, status = self._read_json(CONFIG), self._read_json(STATUS)
+        _refuse(config_faults(config), where=str(self.path / CONFIG))
+        _refuse(status_faults(status), where=str(self.path / STATUS))
         summaries = [line for line in lines if line.get("summary") is True]
         ledger = self._read_lines(LEDGER)
-        _refuse_bad_rows(ledger, where=str(self.path / LEDGER))
+        _refuse(ledger_faults(ledger), where=str(self.path / LEDGER))
         return RunRecord(
             path=self.path,
-            config=self._read_json(CONFIG),
-            status=self._read_json(STATUS),
+            config=config,
+            status=status,
             rounds=[line for line in lines if line.get("summary") is not True],
             summary=summaries[-1] if summaries else {},
             ledger=ledger,  # type: ignore[arg-type]  # checked row by row above
@@ -273,7 +280,7 @@ class RunFolder:
         """Content of a further JSON file; None if the run did not leave it."""
         return self._read_json(name) if (self.path / name).is_file() else None
 
-    def _write_status(self, status: str, **details: str) -> None:
+    def _write_status(self, status: str, **details: object) -> None:
         document = {"status": status, **details, "run-folder": str(self.path)}
         replace_json(self.path / STATUS, document)
 
@@ -306,31 +313,27 @@ def _parse(text: str, *, where: str) -> dict[str, Any]:
 
 def _ledger_lines(rows: Iterable[LedgerRow]) -> list[str]:
     converted = [plain(row, name="ledger row") for row in rows]
-    _refuse_bad_rows(converted, where="ledger")
+    _refuse(ledger_faults(converted), where="ledger")
     return [encode(row) for row in converted]
 
 
-def _refuse_bad_rows(rows: Sequence[Mapping[str, Any]], *, where: str) -> None:
-    faults = [
-        f"row {number}: {fault}"
-        for number, row in enumerate(rows, start=1)
-        for fault in _faults(row)
-    ]
+def _refuse(faults: Sequence[str], *, where: str) -> None:
     if faults:
         raise RunFolderError(f"{where}: {'; '.join(faults)}")
 
 
-def _faults(row: Mapping[str, Any]) -> list[str]:
-    faults = [f"key {key!r} is unknown" for key in row if key not in _ROW_TYPES]
-    for key, kind in _ROW_TYPES.items():
-        lowest = 1 if key == "exchange" else 0
-        if key not in row:
-            faults.append(f"{key} is missing")
-        elif type(row[key]) is not kind:
-            faults.append(f"{key} must be of type {kind.__name__}")
-        elif kind is int and row[key] < lowest:
-            faults.append(f"{key} = {row[key]}: must be at least {lowest}")
-    return faults
+def base_fault(base: Path) -> str:
+    """Say why no run folder can be made under `base`, which need not exist; ``""`` if one can."""
+    try:
+        base = base.expanduser().resolve()
+        nearest = next(path for path in (base, *base.parents) if path.exists())
+    except (OSError, ValueError, RuntimeError) as error:
+        return f"cannot be used ({error})"
+    if not nearest.is_dir():
+        return f"{nearest} is a file, and no folder"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"{nearest} cannot be written to"
+    return ""
 
 
 def _new_folder(base: Path, *, started: datetime, task: str) -> Path:

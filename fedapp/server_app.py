@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from logging import ERROR, INFO
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,12 @@ from fedapp import roc_glm_run, run_config, survival_run, vertical_run
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
 from fedapp.run_config import RunConfig, Value
-from fedapp.run_folder import RunFolder
+from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.stopping import told_when_flower_leaves
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.survival import NotEstimable
-from tasks.roc_glm.not_estimable import NotEstimable as RocGlmNotEstimable
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 
 app = ServerApp()
 
@@ -45,6 +48,16 @@ DISCLOSURES: dict[str, Callable[[RunConfig], Mapping[str, Disclosure]]] = {
 """Ledger words of a task's messages."""
 
 
+IN_PROCESS = "in-process"
+
+OWN_FRAMES = "(frames given to simulate)"
+"""What the configuration of a run says of its data if they are the caller's frames."""
+
+
+UNPROTECTED = "sums over a single row may leave a site"
+"""What a privacy level of 1 means."""
+
+
 class RunEnded(RuntimeError):
     """The run has no result; Flower then shows it as failed."""
 
@@ -52,14 +65,23 @@ class RunEnded(RuntimeError):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the task that the run configuration names."""
-    folder = run_task(grid, context.run_config, started=time.time())
+    try:
+        folder = run_task(grid, context.run_config, started=time.time())
+    except RunFolderError as error:
+        raise RunEnded(f"run-dir: {error}") from None
     status = RunFolder.open(folder).read().status
     if status["status"] != "ok":
+        log(INFO, "Flower marks the run as failed; what follows is its own trace")
         raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None
 
 
 def run_task(
-    grid: Grid, values: Mapping[str, Value], *, started: float, site_faults: Sequence[str] = ()
+    grid: Grid,
+    values: Mapping[str, Value],
+    *,
+    started: float,
+    site_faults: Sequence[str] = (),
+    own_frames: bool = False,
 ) -> Path:
     """Run a task to its end and return its run folder.
 
@@ -76,6 +98,8 @@ def run_task(
         Unix time at which the run began.
     site_faults : sequence of str
         What is known to be wrong with the sites before they are asked; the run is then refused.
+    own_frames : bool
+        The sites have frames of the caller; ``config.json`` then says so in place of a data set.
     """
     faults, config = _checked(values)
     folder = RunFolder.create(Path(config.general.run_dir), task=config.general.task)
@@ -83,14 +107,18 @@ def run_task(
     log(INFO, "%s%s", RUN_FOLDER_LINE, folder.path)
     if faults:
         return _end(folder, "refused", "; ".join(faults), {}, None, started)
-    chosen = config.flat()
+    chosen, chosen_runtime = config.flat(), _runtime(grid)
+    if own_frames:
+        chosen[f"{config.general.task}.data"] = OWN_FRAMES
     folder.write_config(
         chosen,
         seed=config.general.seed,
-        runtime=_runtime(grid),
+        runtime=chosen_runtime,
         defaults=run_config.defaults(),
         meanings={key.name: key.meaning for key in run_config.all_keys()},
     )
+    if chosen.get(f"{config.general.task}.privacy-level") == 1:
+        log(WARNING, "%s.privacy-level = 1: %s", config.general.task, UNPROTECTED)
     if site_faults:
         return _end(folder, "refused", "; ".join(site_faults), {}, None, started)
     exchange = Exchange.around(
@@ -99,34 +127,80 @@ def run_task(
         min_sites=config.general.min_sites,
         disclosures=DISCLOSURES[config.general.task](config),
     )
-    status, reason, summary = "failed", "", {}
-    try:
-        summary = TASKS[config.general.task](exchange, config, folder)
-        status = summary.pop("status", "ok")
-        if status != "ok":
-            reason = ": ".join(str(summary[key]) for key in ("reason", "detail"))
-    except NotEstimable as end:
-        status, reason = "not-estimable", str(end)
-    except RocGlmNotEstimable as end:
-        status, reason = "not-estimable", str(end)
-        summary = {"reason": end.reason, "detail": end.detail}
-    except Refused as end:
-        status, reason = "refused", str(end)
-    except TooFewSites as end:
-        begun = exchange.count > 1
-        status, reason = "failed" if begun else "refused", str(end)
-    except SiteFault as fault:  # of masked sums and keys, in words that may be said
-        status, reason = "failed", str(fault)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        log(ERROR, "the run failed", exc_info=error)
-    path = _end(folder, status, reason, summary, exchange, started)
+    # What was disclosed is written down at once: a run that is killed must not hide it.
+    exchange.after_exchange = folder.append_ledger  # type: ignore[assignment]  # checked there
+    ending = _Ending(folder, exchange, started)
+    _run_to_its_end(ending, config, leaves_with_flower=chosen_runtime != IN_PROCESS)
     if config.general.report:
         from fedapp.report import write_report
 
-        log(INFO, "report: %s", write_report(path))
-    log(INFO, "%s%s", RUN_FOLDER_LINE, path)
-    return path
+        log(INFO, "report: %s", write_report(folder.path))
+    log(INFO, "%s%s", RUN_FOLDER_LINE, folder.path)
+    return folder.path
+
+
+def _run_to_its_end(ending: _Ending, config: RunConfig, *, leaves_with_flower: bool) -> None:
+    """Run the task and write how it ended, whoever ends it."""
+    exchange, status, reason = ending.exchange, "ok", ""
+    summary: dict[str, Any] = {}
+    with told_when_flower_leaves(ending.stopped) if leaves_with_flower else nullcontext():
+        try:
+            summary = TASKS[config.general.task](exchange, config, ending.folder)
+            status = summary.pop("status", "ok")
+            if status != "ok":
+                reason = ": ".join(str(summary[key]) for key in ("reason", "detail"))
+        except BaseException as error:
+            status, reason = _why(error, exchange)
+            if isinstance(error, NotEstimable):
+                summary = {"reason": error.reason, "detail": error.detail}
+            if not isinstance(error, Exception):  # stopped by a person or the runtime
+                ending.write(status, reason, summary)
+                raise
+        ending.write(status, reason, summary)
+
+
+@dataclass
+class _Ending:
+    """Writes how a run ended, once: the first word counts.
+
+    The lock is one that a signal's handler can take again in the thread which holds it. The run is
+    marked as ended only when all is written, so that a handler completes what it interrupts.
+    """
+
+    folder: RunFolder
+    exchange: Exchange
+    started: float
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _is_written: bool = False
+
+    def write(self, status: str, reason: str, summary: Mapping[str, Any]) -> None:
+        """Write ledger, summary and status, unless that has been done."""
+        with self._lock:
+            if not self._is_written:
+                _end(self.folder, status, reason, summary, self.exchange, self.started)
+                self._is_written = True
+
+    def stopped(self) -> None:
+        """Write that the run was stopped from outside."""
+        words = f"stopped from outside after {self.exchange.count} exchanges"
+        self.write("failed", words, {})
+
+
+def _why(error: BaseException, exchange: Exchange) -> tuple[str, str]:
+    """Return status and reason of a run that ended so."""
+    if isinstance(error, NotEstimable):
+        return "not-estimable", str(error)
+    if isinstance(error, Refused):
+        return "refused", str(error)
+    if isinstance(error, SiteFault):  # of masked sums and keys, in words that may be said
+        return "failed", str(error)
+    if isinstance(error, TooFewSites):
+        begun = exchange.count > 1
+        return "failed" if begun else "refused", str(error)
+    if not isinstance(error, Exception):
+        return "failed", f"stopped ({type(error).__name__}) after {exchange.count} exchanges"
+    log(ERROR, "the run failed", exc_info=error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _checked(values: Mapping[str, Value]) -> tuple[list[str], RunConfig]:
@@ -168,5 +242,5 @@ def _runtime(grid: Grid) -> str:
     from fedapp.simulation import InProcessGrid
 
     if isinstance(grid, InProcessGrid):
-        return "in-process"
+        return IN_PROCESS
     return str(grid.run.primary_task_type)

@@ -26,7 +26,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp import run_config
 from fedapp.run_folder import RunFolder
+from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
+from tasks.site.name_lists import lines_by_words
 
 CLIENT_APP_RAISED = 2
 """Flower's code of an exception in a ClientApp."""
@@ -214,9 +216,12 @@ def simulate(
     ------
     fedapp.run_config.ConfigError
         If the configuration is not usable.
+    TypeError
+        If `sites` is no list of DataFrames or `config` no mapping.
     ValueError
         If arguments do not fit together.
     """
+    _refuse_types(sites, config)
     _refuse_misfits(config or {}, sites, task=task, seed=seed, num_sites=num_sites)
     if sites is not None:
         num_sites = len(sites)
@@ -254,6 +259,25 @@ def read_result(folder: Path) -> SimulationResult:
     )
 
 
+def _refuse_types(sites: object, config: object) -> None:
+    allowed = "must be a list of DataFrames, one a site"
+    faults = []
+    if sites is not None:
+        if not isinstance(sites, list | tuple):
+            faults.append(f"sites: {allowed}, not a {type(sites).__name__}")
+        elif others := {type(site).__name__ for site in sites if not _is_frame(site)}:
+            faults.append(f"sites: {allowed}; it holds {', '.join(sorted(others))}")
+    if config is not None and not isinstance(config, Mapping):
+        allowed = "must be a mapping of keys to values, as {'survival.rounds': 20}"
+        faults.append(f"config: {allowed}, not a {type(config).__name__}")
+    if faults:
+        raise TypeError("; ".join(faults))
+
+
+def _is_frame(site: object) -> bool:
+    return isinstance(site, pd.DataFrame)
+
+
 def _refuse_misfits(
     config: Mapping[str, object],
     sites: Sequence[pd.DataFrame] | None,
@@ -267,6 +291,8 @@ def _refuse_misfits(
         for key, argument in (("task", task), ("seed", seed))
         if config.get(key, argument) != argument
     ]
+    if sites is not None and f"{task}.data" in config:
+        faults.append(f"config['{task}.data']: the argument sites is given; give one of them")
     if sites is not None and not len(sites):
         faults.append("sites: empty; give one DataFrame a site")
     elif sites is not None and num_sites not in (None, len(sites)):
@@ -295,7 +321,7 @@ def _run_in_process(
 
     nodes: list[NodeConfig] = []
     registered: list[str] = []
-    faults: list[str] = []
+    said: list[tuple[str, str]] = []
     try:
         if sites is None:
             count = general.num_sites
@@ -304,15 +330,23 @@ def _run_in_process(
             try:
                 registered.append(site_data.register_frame(frame))
             except SiteFault as fault:
-                faults += [f"{name}: {reason}" for reason in fault.reasons]
+                said += [(name, reason) for reason in fault.reasons]
             else:
                 path = f"{site_data.MEMORY_PREFIX}{registered[-1]}"
                 nodes.append({"site-name": name, "data-path": path})
+        faults = lines_by_words(said)
         if not faults and len(nodes) < general.min_sites:  # nobody else will come
             least = f"must be at least min-sites = {general.min_sites}"
             faults.append(f"num-sites = {len(nodes)}: {least}")
         grid = InProcessGrid(client_app.app, nodes, values)
-        return server_app.run_task(grid, values, started=time.time(), site_faults=faults)
+        with terminated_by_exception():
+            return server_app.run_task(
+                grid,
+                values,
+                started=time.time(),
+                site_faults=faults,
+                own_frames=sites is not None,
+            )
     finally:
         for key in registered:
             site_data.forget_frame(key)

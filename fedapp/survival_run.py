@@ -16,6 +16,7 @@ from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.site_data import BUNDLED
 from strategies.exchange import Exchange
+from strategies.lateness import LEFT_OUT
 from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
 from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
@@ -25,6 +26,8 @@ from tasks.survival.predictor import Architecture, SurvivalPredictor
 DISCLOSURES = {**HELLO_DISCLOSURE, **SURVIVAL_DISCLOSURES}
 
 SMALL_SITE = "small-site"
+
+_LEFT_OUT = frozenset({SMALL_SITE, LEFT_OUT})
 
 GROUP_NAMES = ("low risk", "medium risk", "high risk")
 
@@ -77,7 +80,7 @@ def _predictor(
     pooled, survival = strategy.statistics, config.survival
     assert pooled is not None, "the strategy has run"
     assert strategy.baseline is not None, "the strategy has run"
-    encoding = BUNDLED[pooled.data_set].encoding if pooled.data_set else {}
+    encoding = BUNDLED[pooled.data_set].encoding if pooled.data_set in BUNDLED else {}
     return SurvivalPredictor(
         feature_names=pooled.feature_names,
         encoding={name: nums for name, nums in encoding.items() if name in pooled.feature_names},
@@ -125,14 +128,14 @@ def _summary(
         "model": survival.model,
         "n-sites": len(sites),
         "sites": sites,
-        "excluded": sorted({f.site for f in exchange.faults if f.code == SMALL_SITE}),
+        "excluded": sorted({f.site for f in exchange.faults if f.code in _LEFT_OUT}),
         "diagnostics": list(strategy.diagnostics),
         "privacy": no_guarantee(survival.dp_mechanism),
     }
     if survival.dp_mechanism != "none":
         summary["noise-driver"] = NOISE_DRIVERS[survival.dp_mechanism].replace("_", "-")
     if finite:
-        summary["noise-to-signal-median"] = statistics.median(ratios)
+        summary["noise-to-signal-median"] = statistics.median(finite)
         summary["noise-to-signal-max"] = max(finite)
     if len(finite) < len(ratios):  # updates of which the noise leaves no norm to be seen
         summary["noise-to-signal-unbounded"] = len(ratios) - len(finite)
@@ -149,7 +152,7 @@ def _tell(summary: Mapping[str, Any]) -> None:
             summary["c-index-upper"],
         )
     for sign in summary["diagnostics"]:
-        log(WARNING, "the model has collapsed: %s", sign)
+        log(WARNING, "the model is of little use: %s", sign)
     if "noise-to-signal-median" in summary:
         log(
             INFO,

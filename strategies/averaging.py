@@ -11,7 +11,8 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from numpy.typing import NDArray
 
-from tasks.privacy.mechanisms import is_number
+from tasks.privacy.mechanisms import AdditiveNoise, is_number
+from tasks.privacy.received_update import longest_update, update_length
 from tasks.privacy.update import is_floating
 from tasks.site.faults import SiteFault
 
@@ -19,6 +20,9 @@ Arrays = dict[str, NDArray[Any]]
 
 MALFORMED = "malformed-reply"
 """Code of the fault of a reply that cannot enter an average."""
+
+IMPLAUSIBLE = "implausible-update"
+"""Code of the fault of an update that no site can have made by the settings it was given."""
 
 _MOST_NAMED = 8
 
@@ -79,6 +83,28 @@ def matching_arrays(content: RecordDict, sent: Mapping[str, NDArray[Any]]) -> Ar
     if reasons:
         raise SiteFault(MALFORMED, *reasons[:_MOST_NAMED])
     return {name: received[name] for name in sent}
+
+
+def refuse_too_long(
+    arrays: Mapping[str, NDArray[Any]],
+    sent: Mapping[str, NDArray[Any]],
+    noise: AdditiveNoise,
+    *,
+    clip_norm: float,
+) -> None:
+    """Refuse an update that no site can have made that clips at `clip_norm` and adds `noise`.
+
+    Raises
+    ------
+    tasks.site.faults.SiteFault
+        If it is longer than :func:`tasks.privacy.received_update.longest_update`.
+    """
+    longest = longest_update(sent, noise, clip_norm=clip_norm)
+    if not update_length(sent, arrays) <= longest:
+        raise SiteFault(
+            IMPLAUSIBLE,
+            f"the update is longer than clip-norm {clip_norm:g} and noise allow ({longest:.3g})",
+        )
 
 
 def stated_examples(content: RecordDict, key: str) -> float:

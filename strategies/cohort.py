@@ -12,6 +12,7 @@ from flwr.supercore import log
 from strategies.exchange import SERVER, Exchange, TooFewSites, duplicates
 from strategies.membership import Refused
 from tasks.roc_glm.fisher_messages import SiteReply
+from tasks.site.foreign_text import LONGEST_WORD, printable
 
 Reply = TypeVar("Reply", bound=SiteReply)
 
@@ -87,7 +88,11 @@ class Cohort:
 
     def _learn_names(self, read: Mapping[int, SiteReply]) -> None:
         exchange = self.exchange
-        new = {node: r.site for node, r in read.items() if r.site and node not in exchange.names}
+        new = {
+            node: printable(r.site, longest=LONGEST_WORD)
+            for node, r in read.items()
+            if r.site and node not in exchange.names
+        }
         names = [new.get(node, exchange.name_of(node)) for node in read]
         faults = [f"{n}: must be the name of one site only" for n in duplicates([*names, SERVER])]
         stated = dict(sorted(zip(names, (r.feature_names for r in read.values()), strict=True)))

@@ -20,13 +20,15 @@ from strategies.averaging import (
     Update,
     matching_arrays,
     mean_of_common_metrics,
+    refuse_too_long,
     stated_examples,
     weighted_mean,
 )
 from strategies.exchange import Disclosure, Exchange, TooFewSites
+from strategies.lateness import Lateness
 from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
 from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings, is_number
-from tasks.privacy.update import estimated_noise_to_signal
+from tasks.privacy.received_update import estimated_noise_to_signal
 from tasks.site.faults import SiteFault
 
 AfterRound = Callable[[int, ArrayRecord, MetricRecord | None], None]
@@ -64,8 +66,14 @@ class DPFedAvg(FedAvg):
     leave no site. The server knows the scale of the noise and subtracts d sigma^2 from the squared
     length of what came to estimate how long the clipped update was: post-processing, which
     discloses nothing beyond the update itself. To a client: the global models, which are averages
-    of privatized updates, and nothing of one other client. No (epsilon, delta) is claimed: the
+    of privatized updates. No (epsilon, delta) is claimed: the
     influence of one row is not bounded, and dividing by sqrt(K) is an argument about variances.
+    With two sites each can subtract its own update from the average and has the other's,
+    privatized as it is; with K sites K - 1 of them can do so together.
+
+    **Who is left out.** Where `clip_norm` is known, an update that is longer than clipping and
+    noise can make it is set aside. A site whose replies are late in two rounds in a row is not
+    addressed any more, as long as the fewest sites are left.
 
     Parameters
     ----------
@@ -153,6 +161,7 @@ class DPFedAvg(FedAvg):
         self._weigh = weigh
         self._after_round = after_round
         self._rng = rng or np.random.default_rng()
+        self._lateness = Lateness()
         self._num_rounds: int | None = None
         self._timeout: float | None = None
         # Of the exchange under way:
@@ -223,6 +232,12 @@ class DPFedAvg(FedAvg):
         contents = [update.reply.content for update in updates]
         metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
         self.after_round(server_round, arrays, metrics)
+        self._lateness.leave_out(
+            self._exchange,
+            self._addressed,
+            faults=self._exchange.faults[self._faults_before :],
+            fewest=max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes),
+        )
         return arrays, metrics
 
     def configure_evaluate(
@@ -282,13 +297,20 @@ class DPFedAvg(FedAvg):
         ------
         tasks.site.faults.SiteFault
             Why the reply may not enter the average. By default: other names, shapes or types than
-            sent, an element that is not finite, or a MetricRecord without a usable number of
+            sent, an element that is not finite, an update that is longer than clipping and noise
+            can make it (where `clip_norm` is known), or a MetricRecord without a usable number of
             examples (which equal weighting does without).
         """
         records = reply.content.metric_records.values()
         if self.weighting == "examples" or any(self.weighted_by_key in r for r in records):
             stated_examples(reply.content, self.weighted_by_key)
-        return matching_arrays(reply.content, sent)
+        arrays = matching_arrays(reply.content, sent)
+        # A client may add the noise of a round with one client, whatever K is: see `num_clients`
+        # of `UpdatePrivatization`.
+        noise, settings = self.noise(1), self.privatization
+        if noise is not None and settings is not None:
+            refuse_too_long(arrays, sent, noise, clip_norm=settings.clip_norm)
+        return arrays
 
     def noise(self, num_clients: int) -> AdditiveNoise | None:
         """Return the noise of an update when so many clients are addressed; None: not known."""
@@ -382,7 +404,12 @@ class DPFedAvg(FedAvg):
         noise = self.noise(len(self._addressed))
         if noise is None:
             return
-        ratios = {u.site: estimated_noise_to_signal(self._sent, u.arrays, noise) for u in updates}
+        settings = self.privatization
+        clip_norm = math.inf if settings is None else settings.clip_norm
+        ratios = {
+            u.site: estimated_noise_to_signal(self._sent, u.arrays, noise, clip_norm=clip_norm)
+            for u in updates
+        }
         self.noise_to_signal[server_round] = ratios
         drowned = [f"{site} ({ratio:.3g})" for site, ratio in ratios.items() if ratio > 1]
         if drowned:

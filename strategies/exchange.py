@@ -14,16 +14,30 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 from flwr.supercore.run import Run
 
+from strategies.ledger import SERVER, Disclosure, Ledger, Row, content_bytes
+from tasks.site.foreign_text import LONGEST_WORD, printable
+from tasks.site.name_lists import lines_by_words
+from tasks.site.reply_fields import MalformedReply
+
+__all__ = [
+    "SERVER",
+    "Disclosure",
+    "Exchange",
+    "Fault",
+    "TooFewSites",
+    "content_bytes",
+    "duplicates",
+]
+
 Reply = TypeVar("Reply")
 
-SERVER = "server"
 _FIRST_POLL = 0.01
 _LONGEST_POLL = 1.0
 _POLL_GROWTH = 1.3
@@ -32,16 +46,6 @@ _MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(EOFError, StopIteration),  # an array without bytes, a reply without a record
 )
-_FAULT_REVEALS = "that the site could not answer: kind of fault, names and counts, no values"
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """What the messages of one type are called and what they reveal to their receiver."""
-
-    step: str
-    request: str
-    reply: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class TooFewSites(RuntimeError):
 
     def __init__(self, message: str, faults: list[Fault]) -> None:
         self.faults = faults
-        super().__init__("; ".join([message, *map(str, faults)]))
+        said = lines_by_words((fault.site, f"{fault.step}: {fault.reason}") for fault in faults)
+        super().__init__("; ".join([message, *said]))
 
 
 @dataclass
@@ -88,27 +93,29 @@ class Exchange(Grid):
         :meth:`send_and_receive` says.
     min_sites : int
         Fewest usable replies with which an exchange counts, unless fewer sites were addressed.
-    disclosures : mapping of str to Disclosure
-        By message type, for the ledger.
+    record : Ledger
+        What was disclosed to whom, with the words for it.
     names : dict of int to str
         Site name by node id, known after the first exchange of a run.
-    ledger : list of dict
-        One entry a message: exchange, step, sender, receiver, bytes, sealed, reveals.
     faults : list of Fault
         Everything that did not count, in order.
     count : int
         Exchanges made.
+    after_exchange : callable or None
+        Called after every exchange with the new rows of the ledger. Those of the first exchange
+        come once the sites' names are learnt.
     """
 
     grid: Grid
     timeout: float | None = None
     min_sites: int = 1
-    disclosures: Mapping[str, Disclosure] = field(default_factory=dict)
+    record: Ledger = field(default_factory=Ledger)
     names: dict[int, str] = field(default_factory=dict)
-    ledger: list[dict[str, object]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     count: int = 0
+    after_exchange: Callable[[list[Row]], None] | None = None
     _members: frozenset[int] | None = None
+    _excluded: frozenset[int] = frozenset()
 
     @classmethod
     def around(
@@ -134,7 +141,7 @@ class Exchange(Grid):
         """
         if isinstance(grid, Exchange):
             return grid
-        return cls(grid, timeout=timeout, min_sites=min_sites, disclosures=disclosures or {})
+        return cls(grid, timeout=timeout, min_sites=min_sites, record=Ledger(disclosures or {}))
 
     # What a Grid has, passed on -------------------------------------------------------------
 
@@ -160,17 +167,11 @@ class Exchange(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of the nodes that take part, ordered by site name."""
-        nodes = self.grid.get_node_ids()
-        if self._members is not None:
-            nodes = self._members.intersection(nodes)
-        return sorted(nodes, key=self._order)
+        return sorted(filter(self._takes_part, self.grid.get_node_ids()), key=self._order)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """Return the nodes that take part."""
-        members = self._members
-        return [
-            node for node in self.grid.get_nodes() if members is None or node.node_id in members
-        ]
+        return [node for node in self.grid.get_nodes() if self._takes_part(node.node_id)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages without waiting; neither counted nor written down."""
@@ -190,19 +191,23 @@ class Exchange(Grid):
         """From now on only these nodes take part, under these names."""
         self.learn_names(names)
         self._members = frozenset(names)
+        self._excluded = self._excluded.difference(names)
 
     def learn_names(self, names: Mapping[int, str]) -> None:
         """Note what sites are called, whether or not they take part."""
+        names = {node: printable(name, longest=LONGEST_WORD) for node, name in names.items()}
         self.names.update(names)
-        placeholders = {f"node-{node_id}": name for node_id, name in names.items()}
-        for entry in self.ledger:  # the first exchange was written down before names were known
-            for end in ("sender", "receiver"):
-                entry[end] = placeholders.get(str(entry[end]), entry[end])
+        # The first exchange was written down before names were known.
+        self.record.rename({f"node-{node_id}": name for node_id, name in names.items()})
+        self._deliver_rows()
 
     def exclude(self, node_ids: Iterable[int]) -> None:
         """From now on these nodes do not take part."""
-        known = self._members if self._members is not None else frozenset(self.grid.get_node_ids())
-        self._members = known.difference(node_ids)
+        self._excluded = self._excluded.union(node_ids)
+
+    def _takes_part(self, node_id: int) -> bool:
+        admitted = self._members is None or node_id in self._members
+        return admitted and node_id not in self._excluded
 
     def wait_for_nodes(self, minimum: int) -> list[int]:
         """Wait until so many nodes are connected, at most for the timeout.
@@ -258,22 +263,10 @@ class Exchange(Grid):
         if not requests:
             return []
         self.count += 1
-        before = len(self.faults)
-        waiting = self._push(requests)
-        limits = [limit for limit in (timeout, self.timeout) if limit is not None]
-        replies = self._collect(waiting, min(limits, default=None))
-        for request in waiting.values():
-            waited = min(limits, default=0.0)
-            self._fault(request, "late", f"no reply within {waited:g} s")
-        needed = min(self.min_sites, len(requests))
-        if len(replies) < needed:
-            step = self._disclosure(requests[0]).step
-            raise TooFewSites(
-                f"{step}: {len(replies)} of {len(requests)} sites gave a usable reply, "
-                f"{needed} needed",
-                self.faults[before:],
-            )
-        return sorted(replies, key=lambda reply: self._order(reply.metadata.src_node_id))
+        try:
+            return self._exchange(requests, timeout)
+        finally:
+            self._deliver_rows()
 
     def read(
         self, replies: Iterable[Message], parse: Callable[[RecordDict], Reply]
@@ -297,16 +290,23 @@ class Exchange(Grid):
         TooFewSites
             If fewer than ``min_sites`` of them can be read.
         """
+        return self.read_messages(replies, lambda message: parse(message.content))
+
+    def read_messages(
+        self, replies: Iterable[Message], parse: Callable[[Message], Reply]
+    ) -> list[tuple[str, Reply]]:
+        """Read replies as :meth:`read` does, where it matters whose they are."""
         before = len(self.faults)
         messages = list(replies)
         read: list[tuple[str, Reply]] = []
         for message in messages:
             node = message.metadata.src_node_id
             try:
-                read.append((self.name_of(node), parse(message.content)))
+                read.append((self.name_of(node), parse(message)))
             except _MALFORMED as error:
-                step = self._disclosure(message).step
-                reason = f"reply of another form than expected ({type(error).__name__})"
+                step = self._step(message)
+                found = error if isinstance(error, MalformedReply) else type(error).__name__
+                reason = f"reply of another form than expected ({found})"
                 self.report_fault(node, "malformed", reason, step=step)
         if len(read) < min(self.min_sites, len(messages)):
             raise TooFewSites(
@@ -325,17 +325,46 @@ class Exchange(Grid):
         code : str
             Kebab-case kind.
         reason : str
-            One line without any value of the reply.
+            One line without any value of the reply; control characters are replaced, and
+            what is too long is cut.
         step : str
             The step's name.
         """
-        fault = Fault(self.name_of(node_id), step or "reply", code, reason)
+        fault = Fault(
+            self.name_of(node_id),
+            printable(step or "reply", longest=LONGEST_WORD),
+            printable(code, longest=LONGEST_WORD),
+            printable(reason),
+        )
         self.faults.append(fault)
         log(WARNING, "%s", fault)
 
     def bytes_sent(self) -> int:
         """Return the bytes of all messages, both directions."""
-        return sum(int(str(entry["bytes"])) for entry in self.ledger)
+        return self.record.bytes_sent()
+
+    @property
+    def ledger(self) -> list[Row]:
+        """One row a message: exchange, step, sender, receiver, bytes, sealed, reveals."""
+        return self.record.rows
+
+    def _exchange(self, requests: list[Message], timeout: float | None) -> list[Message]:
+        before = len(self.faults)
+        waiting = self._push(requests)
+        limits = [limit for limit in (timeout, self.timeout) if limit is not None]
+        replies = self._collect(waiting, min(limits, default=None))
+        for request in waiting.values():
+            waited = min(limits, default=0.0)
+            self._fault(request, "late", f"no reply within {waited:g} s")
+        needed = min(self.min_sites, len(requests))
+        if len(replies) < needed:
+            step = self._step(requests[0])
+            raise TooFewSites(
+                f"{step}: {len(replies)} of {len(requests)} sites gave a usable reply, "
+                f"{needed} needed",
+                self.faults[before:],
+            )
+        return sorted(replies, key=lambda reply: self._order(reply.metadata.src_node_id))
 
     def _push(self, requests: list[Message]) -> dict[str, Message]:
         ids = list(self.grid.push_messages(requests))
@@ -348,7 +377,7 @@ class Exchange(Grid):
         waiting: dict[str, Message] = {}
         for message_id, request in zip(ids, requests, strict=True):
             if message_id:
-                self._write_down(request, sent=True)
+                self._write_down(request, request, sent=True)
                 waiting[message_id] = request
             else:
                 self._fault(request, "not-sent", "the runtime did not take the message")
@@ -374,7 +403,7 @@ class Exchange(Grid):
         return usable
 
     def _is_usable(self, request: Message, reply: Message) -> bool:
-        self._write_down(reply, sent=False)  # whatever it is worth, it has been disclosed
+        self._write_down(reply, request, sent=False)  # whatever it is worth, it has been disclosed
         if reply.has_error():
             reason = reply.error.reason or f"error code {reply.error.code}"
             code, separator, words = reason.partition(": ")
@@ -388,46 +417,30 @@ class Exchange(Grid):
         return True
 
     def _fault(self, request: Message, code: str, reason: str) -> None:
-        step = self._disclosure(request).step
+        step = self._step(request)
         # Only the first line: a runtime's error text can carry a whole traceback.
         first_line = reason.strip().splitlines()[0] if reason.strip() else code
         self.report_fault(request.metadata.dst_node_id, code, first_line, step=step)
 
-    def _write_down(self, message: Message, *, sent: bool) -> None:
-        disclosure = self._disclosure(message)
-        site = self.name_of(message.metadata.dst_node_id if sent else message.metadata.src_node_id)
-        reveals = disclosure.request if sent else disclosure.reply
-        if message.has_error():
-            reveals, size = _FAULT_REVEALS, len((message.error.reason or "").encode())
-        else:
-            size = content_bytes(message.content)
-        self.ledger.append(
-            {
-                "exchange": self.count,
-                "step": disclosure.step,
-                "sender": SERVER if sent else site,
-                "receiver": site if sent else SERVER,
-                "bytes": size,
-                "sealed": False,
-                "reveals": reveals,
-            }
+    def _write_down(self, message: Message, request: Message, *, sent: bool) -> None:
+        self.record.write_down(
+            message,
+            message_type=request.metadata.message_type,
+            exchange=self.count,
+            site=self.name_of(request.metadata.dst_node_id),
+            sent=sent,
         )
 
-    def _disclosure(self, message: Message) -> Disclosure:
-        kind = message.metadata.message_type
-        unknown = "not declared by this strategy"
-        return self.disclosures.get(kind, Disclosure(kind, unknown, unknown))
+    def _deliver_rows(self) -> None:
+        """Hand new rows of the ledger on, once sites have names."""
+        if self.after_exchange is not None and self.names and (rows := self.record.take_new()):
+            self.after_exchange(rows)
+
+    def _step(self, message: Message) -> str:
+        return self.record.disclosure(message.metadata.message_type).step
 
     def _order(self, node_id: int) -> tuple[str, int]:
         return (self.names.get(node_id, ""), node_id)
-
-
-def content_bytes(content: RecordDict) -> int:
-    """Return the size of a message's content: array data, and other records as serialized."""
-    return sum(
-        record.count_bytes() if isinstance(record, ArrayRecord) else len(record.deflate())
-        for record in content.values()
-    )
 
 
 def duplicates(names: Iterable[str]) -> list[str]:

@@ -175,7 +175,7 @@ class FisherScoring(Strategy):
 
         Raises
         ------
-        tasks.roc_glm.not_estimable.NotEstimable
+        tasks.site.not_estimable.NotEstimable
             ``"separated"``, ``"collinear"`` or ``"not-converged"`` within `num_rounds`.
         strategies.exchange.TooFewSites
             If fewer than ``min_sites`` connect or give usable replies.

@@ -8,7 +8,10 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
+from tasks.site.foreign_text import printable
 from tasks.site.messages import HELLO, Facts, HelloReply, HelloRequest, TaskPart
+from tasks.site.name_lists import lines_by_words, some_names
+from tasks.site.reply_fields import MalformedReply
 
 HELLO_DISCLOSURE = {HELLO: Disclosure("hello", HelloRequest.reveals, HelloReply.reveals)}
 
@@ -23,7 +26,7 @@ class Refused(RuntimeError):
     """
 
     def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
+        self.faults = faults = [printable(fault, longest=None) for fault in faults]
         super().__init__("; ".join(faults))
 
 
@@ -88,7 +91,7 @@ def meet_sites(
     # Who is late may be missed; who answers with an error is set up wrongly.
     faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
     admitted: dict[int, str] = {}
-    said_by: dict[str, list[str]] = {}  # one line a fault, not one a site
+    said: list[tuple[str, str]] = []
     for node, reply in sites.items():
         if not reply.fault_code:
             admitted[node] = reply.site
@@ -98,8 +101,8 @@ def meet_sites(
         else:
             name = reply.site or f"node-{node}"
             for reason in reply.fault_reasons:
-                said_by.setdefault(reason, []).append(name)
-    faults += [f"{', '.join(sorted(names))}: {reason}" for reason, names in said_by.items()]
+                said.append((name, reason))
+    faults += lines_by_words(said)
     given = [reply.site for reply in sites.values() if reply.site]
     faults.extend(
         f"{name}: more than one node has this site name; names must differ"
@@ -115,7 +118,7 @@ def meet_sites(
         raise Refused(faults)
     exchange.admit(admitted)
     names = sorted(admitted.values())
-    log(INFO, "%d sites take part: %s", len(names), ", ".join(names))
+    log(INFO, "%d sites take part: %s", len(names), some_names(names))
     parts = {reply.site: reply.task for reply in sites.values()}
     return {name: parts[name] for name in names}
 
@@ -129,17 +132,22 @@ def _read_replies(
         node = message.metadata.src_node_id
         try:
             reply = HelloReply.from_record(message.content)
+        except MalformedReply as error:
+            exchange.report_fault(node, "malformed", f"malformed reply: {error}", step="hello")
+            continue
         except ValueError:
             others.append(f"{exchange.name_of(node)} (code that introduces itself otherwise)")
             continue
         if reply.fingerprint == fingerprint:
             sites[node] = reply
         else:
-            others.append(f"{reply.site or exchange.name_of(node)} ({reply.fingerprint})")
+            others.append(
+                f"{reply.site or exchange.name_of(node)} ({printable(reply.fingerprint)})"
+            )
     if not others:
         return sites, []
     return sites, [
-        f"other code than this ServerApp's ({fingerprint}) runs at {', '.join(sorted(others))}: "
+        f"other code than this ServerApp's ({fingerprint}) runs at {some_names(others)}: "
         "update these nodes; in simulation, end the SuperLink that was started from another "
         "folder, or give each checkout its own FLWR_HOME and FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import WARNING
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -13,63 +13,52 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from strategies.exchange import Exchange, TooFewSites
-from strategies.fisher_scoring import FisherScoring
+from strategies.membership import Refused
+from strategies.roc_glm_checks import check_exact_sums, check_release
+from strategies.roc_glm_fisher import RocGlmFisher
 from strategies.roc_glm_release import (
     LEAST_MASKED,
     PooledRelease,
     plan_release,
     pool_clear,
     pool_masked,
-    reply_faults,
+    read_facts,
 )
-from strategies.roc_glm_result import MaskedSums, RocGlmResult, roc_glm_disclosures
+from strategies.roc_glm_result import RocGlmResult, roc_glm_disclosures
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import require_both_classes
 from tasks.roc_glm.counts_messages import (
     COUNTS,
-    ROC_GLM_FISHER,
     CountsReply,
     CountsRequest,
-    RocGlmFisherRequest,
-    fisher_step,
-    read_fisher_vector,
 )
-from tasks.roc_glm.estimates import auc_of_roc_glm
-from tasks.roc_glm.fisher_messages import SiteReply
-from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.messages import (
     RELEASE,
     RELEASE_STEP,
     MaskedReply,
     ReleaseReply,
     ReleaseRequest,
-    SiteFacts,
 )
 from tasks.roc_glm.moments import Moments, pool_moments
-from tasks.roc_glm.not_estimable import NotEstimable
+from tasks.roc_glm.noisy_scores import Deconvolved, validate_noisy_scores
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.probit import RocGlmFit, require_existence
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.site_statistics import SiteStatistics, pool_statistics
-from tasks.roc_glm.survivor import CellSurvivor, FloatArray, IntArray, LinearSurvivor, ScoreSurvivor
-from tasks.roc_glm.validation import (
-    Deconvolved,
-    Validation,
-    validate_counts,
-    validate_noisy_cells,
-    validate_noisy_scores,
-)
-from tasks.secure import split_reals
+from tasks.roc_glm.survivor import CellSurvivor, IntArray, LinearSurvivor, ScoreSurvivor
+from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart
+from tasks.site.name_lists import some_names
+from tasks.site.not_estimable import NotEstimable
 
 _Read = TypeVar("_Read")
 
 _COEFFICIENTS = "coefficients"
 
 
-class RocGlm(FisherScoring):
+class RocGlm(RocGlmFisher):
     """Validation of a binary classifier by the distributed ROC-GLM, after sites were introduced.
 
     Steps, each one exchange but the iterations of Fisher scoring, which are one each:
@@ -77,8 +66,9 @@ class RocGlm(FisherScoring):
     1. ``release`` (:meth:`gather_release`): each site releases the survivor functions of its two
        classes as ``roc-glm.release`` says, and the server pools them. Where these are exact
        counts, statistics (confusion counts, calibration sums) come with them.
-    2. ``fisher``, with ``roc-glm.mode = "fisher"``: the site's half of probit regression of
-       "placement value at most t" on (1, Phi^-1(t)), by :class:`FisherScoring`.
+    2. ``fisher``, with ``roc-glm.mode = "fisher"``: probit regression of "placement value at
+       most t" on (1, Phi^-1(t)), and calibration, by
+       :class:`~strategies.roc_glm_fisher.RocGlmFisher`.
     3. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
        the pooled survivor function, and statistics.
 
@@ -118,8 +108,6 @@ class RocGlm(FisherScoring):
         If the sites do not fit together or the release needs more of them.
     """
 
-    message_type: ClassVar[str] = ROC_GLM_FISHER
-
     def __init__(
         self,
         *,
@@ -129,21 +117,12 @@ class RocGlm(FisherScoring):
         min_sites: int = 2,
         rng: np.random.Generator | None = None,
     ) -> None:
-        super().__init__(
-            family="probit",
-            criterion="deviance",
-            tolerance=config.tolerance,
-            min_sites=min_sites,
-            feature_names=("gamma-1", "gamma-2"),
-        )
-        self.config = config
+        super().__init__(config=config, min_sites=min_sites)
         self.bundles = {name: part.key_bundle for name, part in sites.items()}
-        self.facts = {name: SiteFacts.from_facts(part.facts) for name, part in sites.items()}
+        self.facts = read_facts(sites)
         self.plan = plan_release(config, self.facts, model)
-        self.roster: Roster | None = None
         self.rng = rng or np.random.default_rng()
         self._left_out: list[str] = []
-        self._survivor: Survivor | None = None
 
     def start(  # type: ignore[override]  # what it returns is not the fit of one model
         self,
@@ -155,7 +134,7 @@ class RocGlm(FisherScoring):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> RocGlmResult:
-        """Run all steps; arguments as of :meth:`FisherScoring.start`.
+        """Run all steps; arguments as of :meth:`strategies.fisher_scoring.FisherScoring.start`.
 
         Raises
         ------
@@ -174,6 +153,8 @@ class RocGlm(FisherScoring):
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
         sites = tuple(exchange.name_of(node) for node in exchange.get_node_ids())
         validation, statistics = self.validate(exchange, pooled)
+        if not 0.0 <= validation.estimate.auc <= 1.0:
+            raise Refused(["what the sites sent gives no AUC in [0, 1]: one answered falsely"])
         arrays = ArrayRecord()
         if (fit := validation.fit) is not None:
             gamma = np.array([fit.gamma_1, fit.gamma_2])
@@ -188,6 +169,7 @@ class RocGlm(FisherScoring):
             lost_sites=tuple(self._left_out),
             iterations=len(self.history),
             roster=self.roster,
+            calibration=self.calibration,
         )
 
     # The steps --------------------------------------------------------------------------------
@@ -225,7 +207,10 @@ class RocGlm(FisherScoring):
                     if config.release == "exact"
                     else CellSurvivor(plan.cuts, counts)
                 )
-                validation = self._with_fisher_fit(exchange, validation, survivor)
+                fit, no_fit = self.fit_by_rounds(
+                    exchange, survivor, with_calibration=plan.is_probability
+                )
+                validation = replace(validation, fit=fit, no_fit=no_fit)
             return validation, pooled.statistics
         assert plan.noise is not None, "what is not counts has noise"
         if pooled.noisy is not None:
@@ -247,11 +232,13 @@ class RocGlm(FisherScoring):
         """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
         request = CountsRequest(survivors, self.plan.is_probability)
 
-        def parse(content: RecordDict) -> CountsReply:
-            reply = CountsReply.from_record(content)
+        def parse(message: Message) -> CountsReply:
+            """Read a reply, and refuse another than was asked for or one that cannot be."""
+            reply = CountsReply.from_record(message.content)
             if reply.threshold_counts.shape != (len(survivors), self.config.num_thresholds):
                 raise ValueError("counts of another shape than asked for")
-            SiteStatistics.from_vectors(reply.counts, reply.sums, self.plan.shape)
+            name = exchange.name_of(message.metadata.src_node_id)
+            check_exact_sums(self.plan, reply, self.facts[name])
             return reply
 
         read = self._ask_all(exchange, request.to_record(), COUNTS, parse, step="counts")
@@ -269,34 +256,6 @@ class RocGlm(FisherScoring):
         )
         return w1, moments, statistics
 
-    # Hooks of FisherScoring -------------------------------------------------------------------
-
-    def request(self, server_round: int, coefficients: FloatArray | None) -> RecordDict:
-        """Return theta and the pooled survivor function of the negatives."""
-        assert self._survivor is not None, "gather_release comes first"
-        return RocGlmFisherRequest(server_round, coefficients, self._survivor).to_record()
-
-    def parse_reply(self, content: RecordDict) -> SiteReply:
-        """Read sums in clear, or under masks."""
-        if self.roster is None:
-            return super().parse_reply(content)
-        return MaskedSums(masked=MaskedReply.from_record(content).masked)
-
-    def pool(self, replies: Mapping[str, Any]) -> FisherSums:
-        """Add up the sums; a site that was lost ends the run: its rows are in the survivor."""
-        if lost := self.cohort.lost:
-            raise TooFewSites(
-                f"fisher: no usable answer of {', '.join(lost)}, whose rows are in the "
-                "pooled survivor function: begin a new run",
-                list(self.cohort.exchange.faults),
-            )
-        if self.roster is None:
-            return super().pool(replies)
-        masked = [reply.masked for reply in replies.values()]
-        step = fisher_step(self._round)
-        sums = unmask_sum(masked, roster=self.roster, step=step)
-        return read_fisher_vector(split_reals.join(sums, num_sites=len(self.roster.names)))
-
     # Parts of the steps -----------------------------------------------------------------------
 
     def _ask_release(
@@ -310,15 +269,17 @@ class RocGlm(FisherScoring):
         relayed = self.roster.to_bytes() if self.roster is not None else b""
         request = ReleaseRequest(plan.cuts, plan.is_probability, plan.sensitivity, relayed)
 
-        def parse(content: RecordDict) -> ReleaseReply | MaskedReply:
+        def parse(message: Message) -> ReleaseReply | MaskedReply:
+            """Read a reply, and refuse another than was asked for or one that cannot be."""
             if self.config.masks_sums:
-                return MaskedReply.from_record(content)
-            reply = ReleaseReply.from_record(content)
-            reply_faults(plan, reply)
+                return MaskedReply.from_record(message.content)
+            reply = ReleaseReply.from_record(message.content)
+            name = exchange.name_of(message.metadata.src_node_id)
+            check_release(plan, reply, self.facts[name])
             return reply
 
         messages = self._to_all(exchange, request.to_record(), RELEASE)
-        return dict(exchange.read(exchange.send_and_receive(messages), parse))
+        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
 
     def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int, step: str) -> None:
         """Note who is lost, or end the run."""
@@ -335,11 +296,11 @@ class RocGlm(FisherScoring):
                 if config.secure:
                     hint = "noise that is shared between sites is not drawn anew: begin a new run"
                 raise TooFewSites(
-                    f"{step}: no usable answer of {', '.join(lost)}, so the masked sum cannot be "
+                    f"{step}: no usable answer of {some_names(lost)}, so the masked sum cannot be "
                     f"opened; {hint}",
                     list(exchange.faults),
                 )
-        log(WARNING, "%s: lost, the run goes on without", ", ".join(lost))
+        log(WARNING, "%s: lost, the run goes on without", some_names(lost))
 
     def _validate_scores(
         self, exchange: Exchange, pooled: PooledRelease, tau: float
@@ -352,7 +313,7 @@ class RocGlm(FisherScoring):
             survivors.append(LinearSurvivor(deconvolved.negative))
         fitted: tuple[RocGlmFit | None, NotEstimable | None] | None = None
         if config.mode == "fisher":
-            fitted = self._fisher_fit(exchange, survivors[-1])
+            fitted = self.fit_by_rounds(exchange, survivors[-1])
         w1, moments, statistics = self.gather_counts(exchange, tuple(survivors))
         validation = validate_noisy_scores(
             scores,
@@ -370,47 +331,22 @@ class RocGlm(FisherScoring):
                 validation = replace(validation, fit=None, no_fit=reason)
         return validation, statistics
 
-    def _with_fisher_fit(
-        self, exchange: Exchange, validation: Validation, survivor: Survivor
-    ) -> Validation:
-        fit, no_fit = self._fisher_fit(exchange, survivor)
-        return replace(validation, fit=fit, no_fit=no_fit)
-
-    def _fisher_fit(
-        self, exchange: Exchange, survivor: Survivor
-    ) -> tuple[RocGlmFit | None, NotEstimable | None]:
-        """Step 2, ``fisher``: the ROC-GLM by Fisher scoring over exchanges."""
-        self._survivor = survivor
-        try:
-            fit = (
-                super()
-                .start(
-                    exchange, num_rounds=self.config.max_rounds, timeout=exchange.timeout or 3600
-                )
-                .fit
-            )
-        except NotEstimable as reason:
-            return None, reason
-        gamma_1, gamma_2 = (float(value) for value in fit.coefficients)
-        auc = float(auc_of_roc_glm(gamma_1, gamma_2))
-        return RocGlmFit(gamma_1, gamma_2, auc, fit.deviance), None
-
     def _ask_all(
         self,
         exchange: Exchange,
         content: RecordDict,
         message_type: str,
-        parse: Callable[[RecordDict], _Read],
+        parse: Callable[[Message], _Read],
         *,
         step: str,
     ) -> dict[str, _Read]:
         """Make an exchange in which every site has to answer."""
         names = [exchange.name_of(node) for node in exchange.get_node_ids()]
         messages = self._to_all(exchange, content, message_type)
-        read = dict(exchange.read(exchange.send_and_receive(messages), parse))
+        read = dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
         if lost := [name for name in names if name not in read]:
             raise TooFewSites(
-                f"{step}: no usable answer of {', '.join(lost)}, whose rows are in the pooled "
+                f"{step}: no usable answer of {some_names(lost)}, whose rows are in the pooled "
                 "survivor function: begin a new run",
                 list(exchange.faults),
             )

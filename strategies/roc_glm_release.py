@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.membership import Refused
+from strategies.roc_glm_checks import check_counts, check_noisy_total, check_statistics
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, pool_distinct
 from tasks.roc_glm.cut_points import planned_cuts
@@ -27,6 +28,9 @@ from tasks.roc_glm.site_statistics import (
 from tasks.roc_glm.small_sites import common_cuts
 from tasks.roc_glm.survivor import FloatArray, IntArray
 from tasks.secure import split_reals
+from tasks.site.messages import TaskPart
+from tasks.site.name_lists import lines_by_words, some_names
+from tasks.site.reply_fields import MalformedReply
 
 LEAST_MASKED = 3
 """Fewest sites of a masked sum: of two, each would learn the other's values."""
@@ -87,6 +91,26 @@ class PooledRelease:
     noisy: NoisyCounts | None = None
     scores: NoisyScores | None = None
     statistics: SiteStatistics | None = None
+
+
+def read_facts(sites: Mapping[str, TaskPart]) -> dict[str, SiteFacts]:
+    """Read what each site told of its rows.
+
+    Raises
+    ------
+    Refused
+        The sites that told what cannot be.
+    """
+    facts, faults = {}, []
+    for name, part in sites.items():
+        try:
+            facts[name] = SiteFacts.from_facts(part.facts)
+        except (KeyError, ValueError, TypeError) as why:
+            said = f"no {why}" if isinstance(why, KeyError) else f"{why}"
+            faults.append((name, f"malformed: an introduction that cannot be ({said})"))
+    if faults:
+        raise Refused(lines_by_words(faults))
+    return facts
 
 
 def plan_release(
@@ -172,47 +196,50 @@ def pool_clear(
 def pool_masked(
     plan: ReleasePlan, sums: IntArray, facts: Mapping[str, SiteFacts], names: Sequence[str]
 ) -> PooledRelease:
-    """Read the sums over sites that came under masks."""
+    """Read the sums over sites that came under masks.
+
+    Raises
+    ------
+    Refused
+        If they are impossible; which site answered falsely, the masks hide.
+    """
+    try:
+        return _pool_masked(plan, sums, facts, names)
+    except MalformedReply as why:
+        raise Refused(
+            [
+                f"release: the masked sum of {some_names(names)} cannot be ({why}): a site "
+                "answered falsely, and masks hide which"
+            ]
+        ) from None
+
+
+def _pool_masked(
+    plan: ReleasePlan, sums: IntArray, facts: Mapping[str, SiteFacts], names: Sequence[str]
+) -> PooledRelease:
     number = len(names)
     if plan.config.release != "secure-counts":
         total = split_reals.join(sums, num_sites=number)
+        rows = sum(
+            (facts[name].num_negative or 0) + (facts[name].num_positive or 0) for name in names
+        )
+        check_noisy_total(plan, total, rows, noises=1)
         return _pooled_noisy(plan, total, [facts[name] for name in names])
     cells, shape = len(plan.cuts) + 1, plan.shape
     if len(sums) != 2 * cells + shape.num_counts + 2 * shape.num_sums:
-        raise ValueError("masked sums of another length than asked for")
+        raise MalformedReply("it is of another length than asked for")
     ends = np.cumsum([cells, cells, shape.num_counts])
     negative, positive, whole, reals = np.split(sums, ends)
+    for part in (negative, positive, whole):
+        check_counts(part)
     counts = ClassCounts(negative, positive)
     statistics = SiteStatistics.from_vectors(
         whole, split_reals.join(reals, num_sites=number), shape
     )
+    check_statistics(statistics, (counts.num_negative, counts.num_positive))
     return PooledRelease(
         counts.num_negative, counts.num_positive, counts=counts, statistics=statistics
     )
-
-
-def reply_faults(plan: ReleasePlan, reply: ReleaseReply) -> None:
-    """Raise ValueError if a site's release is not of the form that was asked for."""
-    release, shape = plan.config.release, plan.shape
-    if release == "noisy-scores":
-        return
-    lengths = {"exact": len(reply.levels), "noisy-counts": len(plan.cuts)}
-    expected = lengths.get(release, len(plan.cuts) + 1)
-    if (len(reply.negative), len(reply.positive)) != (expected, expected):
-        raise ValueError("counts of another length than asked for")
-    if release in NOISY_RELEASES:
-        per_class = 1 + 2 * shape.bins + shape.thresholds
-        has_statistics = plan.noise is not None and plan.noise.statistics is not None
-        if len(reply.sums) != (2 * per_class if has_statistics else 0):
-            raise ValueError("noisy statistics of another length than asked for")
-        return
-    if reply.negative.dtype.kind != "i" or reply.positive.dtype.kind != "i":
-        raise ValueError("counts that are no whole numbers")
-    if (np.diff(reply.levels) <= 0).any():
-        raise ValueError("levels that do not ascend")
-    if min(reply.negative.min(initial=0), reply.positive.min(initial=0)) < 0:
-        raise ValueError("counts below 0")
-    SiteStatistics.from_vectors(reply.counts, reply.sums, shape)
 
 
 def sum_counts(sites: Sequence[ClassCounts]) -> ClassCounts:

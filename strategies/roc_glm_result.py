@@ -8,15 +8,17 @@ from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
 from strategies.roc_glm_release import PooledRelease, ReleasePlan
+from tasks.roc_glm.calibration_slope import CalibrationFit
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts_messages import (
     COUNTS,
     ROC_GLM_FISHER,
     CountsReply,
     CountsRequest,
+    RocGlmFisherReply,
     RocGlmFisherRequest,
 )
-from tasks.roc_glm.fisher_messages import FisherReply, SiteReply
+from tasks.roc_glm.fisher_messages import SiteReply
 from tasks.roc_glm.messages import RELEASE, ReleaseRequest, release_reveals
 from tasks.roc_glm.site_statistics import SiteStatistics
 from tasks.roc_glm.validation import Validation
@@ -39,7 +41,7 @@ def roc_glm_disclosures(config: RocGlmConfig) -> dict[str, Disclosure]:
             "nothing of one site: sums of score vector, information and deviance over all sites, "
             "under masks"
             if config.masks_sums
-            else FisherReply.reveals,
+            else RocGlmFisherReply.reveals,
         ),
     }
 
@@ -73,6 +75,8 @@ class RocGlmResult(Result):
         Exchanges of Fisher scoring.
     roster : Roster or None
         Public keys behind masked sums.
+    calibration : CalibrationFit or None
+        By Fisher scoring over exchanges, where it was asked for and exists.
     """
 
     validation: Validation
@@ -83,3 +87,4 @@ class RocGlmResult(Result):
     lost_sites: tuple[str, ...]
     iterations: int
     roster: Roster | None
+    calibration: CalibrationFit | None

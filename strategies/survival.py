@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from logging import INFO
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 from numpy.typing import NDArray
 
+from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
-from strategies.membership import Refused
+from strategies.survival_statistics import PooledStatistics, pool_statistics
+from tasks.site.faults import SiteFault
+from tasks.site.reply_fields import MalformedReply, number
 from tasks.survival.baseline import BaselineHazard, breslow
 from tasks.survival.concordance import ConcordanceSums, collapse, concordance
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves, PooledCurves, pool_curves, risk_cuts
+from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
 from tasks.survival.messages import (
-    CURVES,
     EVALUATE,
     STATISTICS,
     TRAIN,
     Arrays,
-    CurvesReply,
-    CurvesRequest,
     EvaluateReply,
     EvaluationSums,
     StatisticsReply,
@@ -49,45 +50,19 @@ SURVIVAL_DISCLOSURES = {
 }
 
 
-class NotEstimable(RuntimeError):
-    """What was asked for does not exist on these data.
+MODEL_UNCHANGED = (
+    "model_unchanged: the final model is the initial one; every update was lost to rounding, "
+    "clipped to nothing (survival.dp-clip-norm) or too short (survival.learning-rate)"
+)
 
-    Parameters
-    ----------
-    reason : str
-        Kebab-case name, for example ``"no-events"``.
-    words : str
-        The same in a sentence.
-    """
+NO_EVENTS = (
+    "no_events_before_horizon: the baseline hazard is 0 and every predicted survival 1, since no "
+    "site has an event before the horizon,"
+)
 
-    def __init__(self, reason: str, words: str) -> None:
-        self.reason = reason
-        super().__init__(f"{reason}: {words}")
-
-
-@dataclass(frozen=True)
-class PooledStatistics:
-    """What the sites' rows are like, together.
-
-    Attributes
-    ----------
-    feature_names : tuple of str
-        In the order of the model's inputs.
-    moments : FeatureMoments
-        Of the training rows of all sites.
-    horizon : float
-        End of the time grid.
-    data_set : str
-        Bundled data set of all sites; ``""`` where any has its own rows.
-    sites : list of dict
-        Name, training rows, events and evaluation rows of each.
-    """
-
-    feature_names: tuple[str, ...]
-    moments: FeatureMoments
-    horizon: float
-    data_set: str
-    sites: list[dict[str, Any]]
+FARTHEST_STEP = 1e4
+"""Most that training may move an element of a model without privatization in one round. An
+element of a network on standardized features is of the order of 1."""
 
 
 class SurvivalFedAvg(DPFedAvg):
@@ -107,7 +82,9 @@ class SurvivalFedAvg(DPFedAvg):
     **What is revealed.** The server gets sums with at least ``survival.privacy-level`` rows of a
     site behind each, and model updates. A sum is no noise: nothing here but the update is
     privatized, and no formal guarantee is claimed for that either. Sites get the global model
-    and pooled sums; they get nothing of one another. The sentences are in
+    and pooled sums. With two sites each can subtract what is its own from what is pooled (the
+    average of the updates, weighted by numbers of rows, and the moments of the features) and has
+    the other's; with K sites K - 1 of them can do so together. The sentences are in
     ``SURVIVAL_DISCLOSURES``, the messages of a run in its ledger.
 
     Parameters
@@ -172,52 +149,40 @@ class SurvivalFedAvg(DPFedAvg):
             standardizer=statistics.moments.standardizer(), grid_horizon=statistics.horizon
         ).to_config()
         config.update(train_config or {})
+        initial_arrays = initial_arrays or self.initial_arrays()
         result = super().start(
             grid=exchange,
-            initial_arrays=initial_arrays or self.initial_arrays(),
+            initial_arrays=initial_arrays,
             num_rounds=num_rounds or self.config.rounds,
             timeout=timeout,
             train_config=config,
             evaluate_config=config if evaluate_config is None else evaluate_config,
             evaluate_fn=evaluate_fn,
         )
+        if _are_equal(initial_arrays, result.arrays):
+            self.diagnostics += (MODEL_UNCHANGED,)
         self.draw_curves(exchange, result.arrays)
         return result
 
     # The steps ------------------------------------------------------------------------------
 
     def gather_statistics(self, exchange: Exchange) -> PooledStatistics:
-        """Step 1, ``statistics``: pool what the sites' rows are like.
+        """Step 1, ``statistics``: pool what the sites' rows are like, and leave out who does not
+        tell it, or has other times; see :mod:`strategies.survival_statistics`.
 
         Raises
         ------
         Refused
             If sites have different feature columns.
+        TooFewSites
+            If fewer than the fewest sites can go on.
         NotEstimable
             If no site has an event.
         """
         content = StatisticsRequest().to_record()
         replies = exchange.send_and_receive(self._to_all(exchange, content, STATISTICS))
-        named = dict(exchange.read(replies, StatisticsReply.from_record))
-        _refuse_other_features(named)
-        first = next(iter(named.values()))
-        if sum(reply.n_events for reply in named.values()) == 0:
-            raise NotEstimable("no-events", "no site has an event among its training rows")
-        data_sets = {reply.data_set for reply in named.values()}
-        self.statistics = PooledStatistics(
-            feature_names=first.feature_names,
-            moments=FeatureMoments.merge(reply.moments for reply in named.values()),
-            horizon=self.config.horizon or max(reply.horizon for reply in named.values()),
-            data_set=data_sets.pop() if len(data_sets) == 1 else "",
-            sites=[
-                {
-                    "site": name,
-                    "training-rows": reply.moments.count,
-                    "training-events": reply.n_events,
-                    "evaluation-rows": reply.n_test,
-                }
-                for name, reply in named.items()
-            ],
+        self.statistics = pool_statistics(
+            exchange, replies, horizon=self.config.horizon, min_sites=self.min_train_nodes
         )
         return self.statistics
 
@@ -246,6 +211,18 @@ class SurvivalFedAvg(DPFedAvg):
             "noise-to-signal": self.noise_to_signal.get(server_round, {}),
         }
 
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Step 2, ``train``: the new global model, and the loss of this round.
+
+        What the replies say of the model before is in the round's record, and not among the
+        metrics that Flower shows and keeps under this round's number.
+        """
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        loss = {key: value for key, value in dict(metrics or {}).items() if key == "train-loss"}
+        return arrays, MetricRecord(loss) if loss else None
+
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
@@ -255,7 +232,7 @@ class SurvivalFedAvg(DPFedAvg):
             return None
         exchange = self._exchange
         assert exchange is not None, "start comes first"
-        named = dict(exchange.read(messages, self._read_evaluation))
+        named = dict(exchange.read_messages(messages, self._read_evaluation))
         usable = [m for m in messages if exchange.name_of(m.metadata.src_node_id) in named]
         metrics = super().aggregate_evaluate(server_round, usable)
         read = list(named.values())
@@ -264,7 +241,7 @@ class SurvivalFedAvg(DPFedAvg):
         self.baseline = breslow([reply.risk_sets for reply in read], grid)
         self._risk_moments = FeatureMoments.merge(reply.risk_moments for reply in read)
         self.final = dict(metrics or {})
-        self._find_collapse([reply.evaluation for reply in read])
+        self._diagnose([reply.evaluation for reply in read])
         self._complete_record(self.final)
         return metrics
 
@@ -296,16 +273,37 @@ class SurvivalFedAvg(DPFedAvg):
     # Checks ---------------------------------------------------------------------------------
 
     def check_update(self, reply: Message, sent: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Set a reply aside also if what it says of the received model cannot be read."""
+        """Set a reply aside also if its metrics are malformed, or not those of the site's rows.
+
+        Without privatization, so with no bound on an update's length, one that moves an element
+        by more than `FARTHEST_STEP` is set aside.
+        """
         arrays = super().check_update(reply, sent)
-        metrics = next(iter(reply.content.metric_records.values()))
-        EvaluationSums.from_metrics(metrics)
-        for key in ("loss-sum", "loss-steps"):
-            _number(metrics, key)
+        try:
+            metrics = next(iter(reply.content.metric_records.values()))
+            rows, _, _, evaluation = TrainReply.read_metrics(metrics)
+        except MalformedReply as error:
+            raise SiteFault(MALFORMED, str(error)) from None
+        self._refuse_other_rows(reply, rows, evaluation)
+        if self.privatization is None:
+            _refuse_far_steps(arrays, sent)
         return arrays
 
-    def _read_evaluation(self, content: RecordDict) -> EvaluateReply:
-        reply = EvaluateReply.from_record(content)
+    def _refuse_other_rows(self, reply: Message, rows: int, evaluation: EvaluationSums) -> None:
+        assert self.statistics is not None, "gather_statistics comes first"
+        assert self._exchange is not None, "start comes first"
+        stated = self.statistics.rows_of(self._exchange.name_of(reply.metadata.src_node_id))
+        if stated is None or rows != stated[0] or evaluation.rows not in (0, stated[1]):
+            raise SiteFault(
+                MALFORMED, "num-examples, evaluated-rows: must be those that the site stated first"
+            )
+
+    def _read_evaluation(self, reply_message: Message) -> EvaluateReply:
+        reply = EvaluateReply.from_record(reply_message.content)
+        try:
+            self._refuse_other_rows(reply_message, reply.num_examples, reply.evaluation)
+        except SiteFault as fault:
+            raise MalformedReply(str(fault)) from None
         cells, predictors = reply.risk_sets.events.size, reply.risk_moments.mean.size
         if (cells, predictors) != (self.config.time_bins, 1):
             raise ValueError("sums on another grid than asked for")
@@ -316,10 +314,10 @@ class SurvivalFedAvg(DPFedAvg):
     def _pool_train_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
         pooled = self._pool_evaluate_metrics(contents, weighted_by)
         metrics = [next(iter(content.metric_records.values())) for content in contents]
-        steps = math.fsum(_number(metric, "loss-steps") for metric in metrics)
+        steps = math.fsum(number(metric, "loss-steps") for metric in metrics)
         if steps:
-            loss = math.fsum(_number(metric, "loss-sum") for metric in metrics)
-            pooled["train-loss"] = loss / steps
+            losses = (number(part, "loss") * number(part, "loss-steps") for part in metrics)
+            pooled["train-loss"] = math.fsum(losses) / steps
         return pooled
 
     def _pool_evaluate_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
@@ -338,14 +336,19 @@ class SurvivalFedAvg(DPFedAvg):
         }
         return MetricRecord({key: value for key, value in metrics.items() if value is not None})
 
-    def _find_collapse(self, evaluations: list[EvaluationSums]) -> None:
+    def _diagnose(self, evaluations: list[EvaluationSums]) -> None:
+        if self.baseline is not None and not self.baseline.has_events:
+            self.diagnostics += (f"{NO_EVENTS} {self.baseline.horizon:g}",)
         evaluated = [part for part in evaluations if part.rows]
         if not evaluated or self._risk_moments is None:
             return
         sums = sum((part.concordance for part in evaluated), ConcordanceSums())
         moments = self._risk_moments
-        self.diagnostics = collapse(
-            concordance(sums, self.config.confidence_level),
+        result = concordance(sums, self.config.confidence_level)
+        if result.reason:  # why the C-index or its interval does not exist
+            self.final["c-index-reason"] = result.reason
+        self.diagnostics += collapse(
+            result,
             identical_across_samples=all(part.identical for part in evaluated),
             spread=math.sqrt(float(moments.m2[0]) / moments.count),
         )
@@ -370,22 +373,16 @@ class SurvivalFedAvg(DPFedAvg):
         ]
 
 
-def _refuse_other_features(named: dict[str, StatisticsReply]) -> None:
-    first_name, first = next(iter(named.items()))
-    faults = []
-    for name, reply in named.items():
-        if reply.feature_names != first.feature_names:
-            missing = sorted(set(first.feature_names) - set(reply.feature_names))
-            further = sorted(set(reply.feature_names) - set(first.feature_names))
-            differ = f"missing: {', '.join(missing) or 'none'}; further: "
-            differ += ", ".join(further) or "none"
-            faults.append(f"{name}: its feature columns are not those of {first_name} ({differ})")
-    if faults:
-        raise Refused(faults)
+def _are_equal(first: ArrayRecord, second: ArrayRecord) -> bool:
+    return first.keys() == second.keys() and all(
+        np.array_equal(array.numpy(), second[name].numpy()) for name, array in first.items()
+    )
 
 
-def _number(metrics: MetricRecord, key: str) -> float:
-    value = metrics[key]
-    if isinstance(value, list):
-        raise ValueError(f"{key} is a list")
-    return float(value)
+def _refuse_far_steps(arrays: Arrays, sent: Mapping[str, NDArray[Any]]) -> None:
+    with np.errstate(over="ignore"):
+        far = [n for n, array in arrays.items() if (abs(array - sent[n]) > FARTHEST_STEP).any()]
+    if far:
+        raise SiteFault(
+            IMPLAUSIBLE, f"array {far[0]!r}: an element moved by more than {FARTHEST_STEP:g}"
+        )

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedapp.run_folder import LedgerRow, RunFolder
+from fedapp.record_shape import LedgerRow
+from fedapp.run_folder import RunFolder
 from fedapp.site_data import load_frame
 from tasks.roc_glm.calibration import calibration_sums
 from tasks.roc_glm.classification import confusion_counts, rates

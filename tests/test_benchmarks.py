@@ -37,6 +37,7 @@ def _benchmark(name: str) -> ModuleType:
 
 gbsg2 = _benchmark("survival_gbsg2")
 fit_time = _benchmark("survival_fit_time")
+privacy_level = _benchmark("survival_privacy_level")
 
 
 @pytest.fixture(autouse=True)
@@ -239,3 +240,29 @@ def test_the_exit_code_says_whether_a_fit_is_fast_enough(
     assert written["many_clients"]["exchanges"] == 5
     assert written["many_clients"]["bytes"] > 4 * 5 * 1000  # a model has 5 KB
     assert written["peer"] is None
+
+
+# Privacy level ----------------------------------------------------------------------------
+
+
+def test_the_exact_baseline_is_that_of_lifelines() -> None:
+    """Breslow's with the linear predictors of a Cox model, which lifelines centers likewise."""
+    frame = gbsg2.gbsg2()[["time", "cens", "age", "pnodes"]]
+    cox = CoxPHFitter().fit(frame, "time", "cens")
+    risk = cox.predict_log_partial_hazard(frame).to_numpy()
+    grid = np.linspace(0, 2600, 40)
+    exact, at_risk = privacy_level.exact_baseline(grid, frame["time"], frame["cens"] == 1, risk)
+    theirs = cox.baseline_survival_.iloc[:, 0]
+    expected = [theirs[theirs.index <= time].iloc[-1] if time > 0 else 1.0 for time in grid]
+    np.testing.assert_allclose(exact, expected, atol=2e-3)
+    assert at_risk[0] == len(frame)
+    assert (np.diff(at_risk) <= 0).all()
+
+
+def test_merging_by_the_privacy_level_costs_and_the_grid_alone_does_not() -> None:
+    exact = privacy_level.difference(privacy_level=1, n_sites=5, seed=0)
+    merged = privacy_level.difference(privacy_level=5, n_sites=5, seed=0)
+    assert 0 < exact.body < 0.005
+    assert exact.tail < 0.02
+    assert merged.body > 2 * exact.body
+    assert merged.tail > 2 * exact.tail

@@ -11,6 +11,7 @@ import pytest
 
 from fedapp import run_config
 from fedapp.cli import main
+from fedapp.site_data import write_site_files
 
 SMALL = ["survival.rounds=2", "survival.local-steps=1", "report=false"]
 
@@ -146,3 +147,99 @@ def test_predict_and_report_of_a_run(
     assert 'column "x"' in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert main(["predict", str(tmp_path), str(table)]) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("run_dir", "words"),
+    [
+        ("a-file", "is a file, and no folder"),
+        ("a-file/runs", "is a file, and no folder"),
+        ("runs\0", "null"),
+    ],
+)
+def test_a_run_dir_that_cannot_be_is_one_line_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, run_dir: str, words: str
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    chosen = ["--set", f"run-dir={tmp_path / run_dir}"]
+    assert main([command, "survival", *chosen]) == 2
+    lines = "".join(capsys.readouterr()).splitlines()
+    (line,) = [line for line in lines if "run-dir" in line]
+    assert words in line
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What access rights promise is not always so: a full disk, a file system of its own."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert run(tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("cannot make a run folder there (No space left on device)")
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize("data", ["nofile.csv", "no/such/folder", "gbsg3", "~/nofile.parquet"])
+def test_data_that_are_not_there_are_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, data: str
+) -> None:
+    chosen = ["--set", f"run-dir={tmp_path / 'runs'}"]
+    assert main([command, "survival", "--data", data, *chosen]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fedapp: --data = {data!r}: no such file")
+    assert "gbsg2" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_relative_folder_of_site_files_is_found(
+    tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.read_csv(table)
+    write_site_files([frame.iloc[:45], frame.iloc[45:]], tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    assert run(tmp_path, "--data", tmp_path.name, "--clients", "2") == 0
+
+
+def test_a_text_key_takes_the_text_as_it_stands(tmp_path: Path, table: Path) -> None:
+    frame = pd.read_csv(table)
+    frame["event"] += 1
+    frame.to_csv(table, index=False)
+    values = ["survival.event-value=2", "survival.censored-value=1", "survival.hidden-layers=16"]
+    assert run(tmp_path, "--data", str(table), "--clients", "3", "--set", *values) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    config = json.loads((folder / "config.json").read_text())["config"]
+    assert [config[value.partition("=")[0]] for value in values] == ["2", "1", "16"]
+
+
+@pytest.mark.parametrize("times", ["abc", "1,,x", "nan", "1,inf"])
+def test_times_that_are_no_numbers_name_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Path, times: str
+) -> None:
+    assert main(["predict", str(tmp_path), str(table), "--times", times]) == 2
+    assert capsys.readouterr().err.startswith(f"fedapp: --times {times}: must be numbers")
+
+
+def test_times_that_look_alike_keep_their_columns(tmp_path: Path, table: Path) -> None:
+    assert run(tmp_path, "--data", str(table), "--clients", "3") == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    out = tmp_path / "out.csv"
+    times = "0.5,0.50000001,0.50000002"
+    assert main(["predict", str(folder), str(table), "--times", times, "--out", str(out)]) == 0
+    columns = [f"survival({time})" for time in times.split(",")]
+    assert list(pd.read_csv(out)) == ["risk", *columns]
+
+
+def test_check_says_the_same_of_many_sites_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Path
+) -> None:
+    chosen = ["--data", str(table), "--set", "survival.event=evnt", f"run-dir={tmp_path}"]
+    assert main(["check", "--clients", "40", *chosen]) == 2
+    lines = [line for line in capsys.readouterr().out.splitlines() if "evnt" in line]
+    assert len(lines) == 1
+    assert "site-0, site-1, site-2 and 37 more" in lines[0]

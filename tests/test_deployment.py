@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
 from tests.runtimes import call, checkout, superlink, supernode
 
@@ -30,7 +34,9 @@ def rows(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"time": time, "event": rng.integers(0, 2, 60), "x": x, "y": y})
 
 
-def run(tmp_path: Path, sites: dict[str, tuple[str, str]]) -> tuple[Path, str]:
+def run(
+    tmp_path: Path, sites: dict[str, tuple[str, str]], config: dict[str, object] | None = None
+) -> tuple[Path, str]:
     """Deploy SuperNodes (label: site name, data path), run, and return the run folder."""
     app = checkout(tmp_path / "app")
     with ExitStack() as stack:
@@ -38,8 +44,8 @@ def run(tmp_path: Path, sites: dict[str, tuple[str, str]]) -> tuple[Path, str]:
         for label, (name, path) in sites.items():
             log = tmp_path / f"{label}.log"
             stack.enter_context(supernode(link, log, cwd=tmp_path, site_name=name, data_path=path))
-        config = {**CONFIG, "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
-        words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        every = {**(config or CONFIG), "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
+        words = " ".join(f"{key}={json.dumps(value)}" for key, value in every.items())
         done = call(
             ["flwr", "run", ".", "deployed", "--stream", "--run-config", words],
             link.environment,
@@ -91,3 +97,72 @@ def test_what_is_wrong_at_the_sites_is_named_before_training(tmp_path: Path) -> 
     assert "twin: more than one node has this site name" in status["reason"]
     assert "lonely: no file at data-path" in status["reason"]
     assert not (folder / "model.npz").exists()
+
+
+def test_roc_glm_of_three_sites_equals_the_in_process_run(tmp_path: Path) -> None:
+    """Masked sums across processes: keys and masks live in the state that Flower keeps."""
+    rng = np.random.default_rng(3)
+    names = ["north", "south", "west"]
+    frames = [
+        pd.DataFrame({"label": np.tile([0, 0, 1], 20), "score": rng.uniform(size=60).round(3)})
+        for _ in names
+    ]
+    for name, frame in zip(names, frames, strict=True):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    config: dict[str, object] = {
+        "task": "roc-glm",
+        "roc-glm.label": "label",
+        "roc-glm.score": "score",
+        "min-sites": 3,
+        "report": False,
+    }
+    folder, output = run(
+        tmp_path, {name: (name, str(tmp_path / f"{name}.csv")) for name in names}, config
+    )
+    deployed = read_result(folder)
+    assert deployed.summary["status"] == "ok", output
+    assert deployed.exchanges <= 5
+    here = simulate(
+        "roc-glm",
+        sites=frames,
+        site_names=names,
+        config={
+            **{key: value for key, value in config.items() if key != "task"},  # type: ignore[dict-item]
+            "run-dir": str(tmp_path / "here"),
+        },
+    )
+    for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
+        assert deployed.summary[key] == here.summary[key], key
+
+
+def test_flwr_stop_is_told_in_the_run_folder(tmp_path: Path) -> None:
+    """The ServerApp is then in the main thread of its process, unlike in a simulation."""
+    app, runs = checkout(tmp_path / "app"), tmp_path / "runs"
+    with ExitStack() as stack:
+        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
+        for number, name in enumerate(("north", "south")):
+            path = tmp_path / f"{name}.csv"
+            rows(number).to_csv(path, index=False)
+            log = tmp_path / f"{name}.log"
+            node = supernode(link, log, cwd=tmp_path, site_name=name, data_path=str(path))
+            stack.enter_context(node)
+        words = f'survival.rounds=100000 run-dir="{runs}"'
+        started = call(
+            ["flwr", "run", ".", "deployed", "--run-config", words], link.environment, cwd=app
+        )
+        (run_id,) = re.findall(r"started run (\d+)", started.stdout)
+        wait_for(lambda: any('"exchange": 2' in p.read_text() for p in runs.glob("*/ledger.jsonl")))
+        (folder,) = runs.iterdir()
+        call(["flwr", "stop", run_id, "deployed"], link.environment, cwd=app)
+        wait_for(lambda: '"running"' not in (folder / "status.json").read_text())
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped from outside after" in record.status["reason"]
+    assert record.ledger
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.2)

@@ -138,7 +138,7 @@ def test_a_round_is_one_exchange_and_the_last_model_is_evaluated() -> None:
 def test_it_counts_through_the_exchange_it_is_given() -> None:
     exchange = Exchange.around(FakeGrid({1: steady(1), 2: steady(2)}), timeout=5)
     exchange.admit({1: "north", 2: "east"})
-    strategy = DPFedAvg(clip_norm=1.0, noise_multiplier=0.01)
+    strategy = DPFedAvg(clip_norm=10.0, noise_multiplier=0.01)
     run(exchange, strategy, num_rounds=3)
     assert exchange.count == 4
     assert list(strategy.noise_to_signal[1]) == ["east", "north"]
@@ -363,6 +363,73 @@ def test_equal_weights_do_without_the_number_of_examples() -> None:
     arrays, result = run(FakeGrid(nodes), strategy, num_rounds=1)
     np.testing.assert_allclose(arrays["w"], 1 / 3, rtol=1e-6)
     assert not result.train_metrics_clientapp.get(1)
+
+
+@pytest.mark.parametrize("step", [3.5, 1e6, 3e38])
+def test_an_update_that_clipping_and_noise_cannot_make_is_set_aside_by_name(step: float) -> None:
+    def node(message: Message) -> Message:
+        received = numpy(message.content.array_records["arrays"])
+        far = {n: np.asarray(a.astype(np.float64) + step) for n, a in received.items()}
+        far = {
+            n: received[n] if n == "steps" else a.astype(received[n].dtype) for n, a in far.items()
+        }
+        return answer(message, far, **{"num-examples": 1})
+
+    exchange = Exchange.around(FakeGrid({1: steady(0.4), 2: node, 3: steady(0.4)}), timeout=5)
+    exchange.admit({1: "a", 2: "b", 3: "c"})
+    strategy = DPFedAvg(clip_norm=1.0, noise_multiplier=0.01, fraction_evaluate=0.0)
+    arrays, _ = run(exchange, strategy, num_rounds=2)
+    assert [(f.site, f.code) for f in exchange.faults] == [("b", "implausible-update")] * 2
+    assert "clip-norm 1 " in exchange.faults[0].reason
+    np.testing.assert_allclose(arrays["w"], 0.8, rtol=1e-6)
+
+
+def test_honest_updates_that_are_mostly_noise_are_not_set_aside() -> None:
+    for multiplier in (0.0, 1.0, 100.0):
+        exchange = Exchange.around(private_grid(4, multiplier), timeout=5)
+        strategy = DPFedAvg(clip_norm=1.0, noise_multiplier=multiplier, fraction_evaluate=0.0)
+        strategy.start(exchange, record({"x": np.zeros(SIZE)}), num_rounds=5, timeout=5)
+        assert exchange.faults == []
+
+
+def test_the_ratio_of_a_drowned_update_is_at_least_what_the_clip_norm_allows() -> None:
+    strategy = DPFedAvg(clip_norm=1.0, noise_multiplier=10.0, fraction_evaluate=0.0)
+    train_privately(private_grid(4, 10.0), strategy, num_rounds=8)
+    ratios = [ratio for by_site in strategy.noise_to_signal.values() for ratio in by_site.values()]
+    assert min(ratios) >= 10.0 / math.sqrt(4) * math.sqrt(SIZE) * (1 - 1e-9)
+    assert any(math.isfinite(ratio) for ratio in ratios)
+
+
+def late_exchange() -> tuple[Exchange, FakeGrid]:
+    grid = FakeGrid({1: steady(1.0), 2: steady(1.0), 3: lambda message: None})
+    exchange = Exchange.around(grid, timeout=0.05)
+    exchange.admit({1: "a", 2: "b", 3: "c"})
+    return exchange, grid
+
+
+def test_a_site_that_is_late_twice_in_a_row_is_left_out_of_what_follows() -> None:
+    exchange, grid = late_exchange()
+    run(exchange, DPFedAvg(), num_rounds=4)
+    assert [len(messages) for messages in grid.sent] == [3, 3, 2, 2, 2]
+    codes = [(fault.site, fault.code) for fault in exchange.faults]
+    assert codes == [("c", "late"), ("c", "late"), ("c", "left-out")]
+    assert exchange.faults[-1].reason == "left out after 2 late replies in a row"
+
+
+def test_a_late_site_stays_where_sites_are_too_few_without_it() -> None:
+    exchange, grid = late_exchange()
+    run(exchange, DPFedAvg(fraction_evaluate=0.0, min_available_nodes=3), num_rounds=4)
+    assert [len(messages) for messages in grid.sent] == [3] * 4
+    assert {fault.code for fault in exchange.faults} == {"late"}
+
+
+def test_a_site_that_answers_in_between_is_not_left_out() -> None:
+    exchange, grid = late_exchange()
+    turns = itertools.count()
+    grid.nodes[3] = lambda message: steady(1.0)(message) if next(turns) % 2 else None
+    run(exchange, DPFedAvg(fraction_evaluate=0.0), num_rounds=5)
+    assert [len(messages) for messages in grid.sent] == [3] * 5
+    assert [fault.code for fault in exchange.faults] == ["late"] * 3
 
 
 def test_replies_that_nobody_asked_for_and_second_ones_are_left_out() -> None:

@@ -23,6 +23,7 @@ from strategies.exchange import (
     content_bytes,
     duplicates,
 )
+from tasks.site.reply_fields import count
 from tests.fakes import Answer, Clock, ScriptedGrid
 
 KIND = "query.sums"
@@ -117,6 +118,24 @@ def test_names_are_put_into_what_was_written_down_before_they_were_known() -> No
     assert {row["receiver"] for row in exchange.ledger} == {*NAMES.values(), "server"}
     assert {row["sender"] for row in exchange.ledger} == {*NAMES.values(), "server"}
     assert exchange.name_of(11) == "charlie"
+
+
+def test_rows_of_the_ledger_are_handed_on_after_each_exchange_once_sites_have_names() -> None:
+    exchange = Exchange.around(
+        ScriptedGrid({11: told(3), 12: told(1)}), min_sites=2, disclosures=DISCLOSURES
+    )
+    delivered: list[list[dict[str, object]]] = []
+    exchange.after_exchange = lambda rows: delivered.append([dict(row) for row in rows])
+    exchange.send_and_receive(requests(exchange))
+    assert delivered == []
+    exchange.learn_names({11: "a", 12: "b"})
+    assert [row["exchange"] for row in delivered[0]] == [1] * 4
+    assert {row["sender"] for row in delivered[0]} == {"a", "b", "server"}
+    exchange.grid = ScriptedGrid({11: told(3), 12: Error(200, "bad")})
+    with pytest.raises(TooFewSites):
+        exchange.send_and_receive(requests(exchange))
+    assert [row["exchange"] for row in delivered[1]] == [2] * 4
+    assert [*delivered[0], *delivered[1]] == exchange.ledger
 
 
 def test_a_message_type_without_words_is_marked_in_the_ledger() -> None:
@@ -236,6 +255,28 @@ def test_what_an_error_reply_told_is_in_the_ledger() -> None:
     assert (row["receiver"], row["step"]) == ("server", "sums")
     assert row["bytes"] == len("code: wörds".encode())
     assert "fault" in str(row["reveals"])
+
+
+def test_words_of_a_node_are_made_fit_for_a_log_and_cut() -> None:
+    noise = "bad\x1b[2Jscreen\N{LEFT-TO-RIGHT OVERRIDE} " + "x" * 100_000
+    exchange = around(ScriptedGrid({11: Error(0, noise), 12: told(1)}))
+    exchange.send_and_receive(requests(exchange))
+    exchange.report_fault(12, "c\x07" * 100, "two\nlines", step="s\rt")
+    exchange.learn_names({13: "evil\x1b[31m" + "y" * 1000})
+    for text in [*map(str, exchange.faults), exchange.name_of(13)]:
+        assert text.isprintable()
+        assert len(text) < 1300
+    assert "bad\N{REPLACEMENT CHARACTER}[2Jscreen" in exchange.faults[0].reason
+
+
+def test_a_malformed_field_is_named() -> None:
+    def parse(content: RecordDict) -> int:
+        return count(content.config_records["reply"], "value", least=2)
+
+    exchange = around(ScriptedGrid({11: told(3), 12: told(1)}), names={11: "a", 12: "b"})
+    assert exchange.read(exchange.send_and_receive(requests(exchange)), parse) == [("a", 3)]
+    (fault,) = exchange.faults
+    assert "value: must be a whole number, at least 2" in fault.reason
 
 
 @pytest.mark.parametrize("sender", [12, 99])

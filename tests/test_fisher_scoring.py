@@ -20,10 +20,10 @@ from strategies.fisher_scoring import FisherScoring
 from tasks.roc_glm.fisher_client import answer
 from tasks.roc_glm.fisher_messages import FisherReply, FisherRequest, SiteReply
 from tasks.roc_glm.glm import FisherSums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.scoring import Iterate
 from tasks.secure.fixed_point import FixedPoint
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 from tests.glm_sites import (
     FAMILIES,
     NAMES,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
 from tests.runtimes import SuperLink, call, checkout, superlink
 
@@ -83,6 +87,18 @@ def test_equals_the_in_process_run_to_the_last_bit(
         assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
 
 
+def test_roc_glm_equals_the_in_process_run(app: Path, link: SuperLink, tmp_path: Path) -> None:
+    config = {"task": "roc-glm", "run-dir": str(tmp_path / "ray"), "report": False}
+    done = call(["flwr", "run", ".", "--stream", *settings(**config)], link.environment, cwd=app)
+    (folder,) = (tmp_path / "ray").iterdir()
+    ray = read_result(folder)
+    assert ray.summary["status"] == "ok", done.stdout
+    assert ray.exchanges <= 4
+    here = simulate("roc-glm", config={"run-dir": str(tmp_path / "here")})
+    for key in ("auc", "auc-variance", "gamma-1", "gamma-2", "deviance", "brier"):
+        assert ray.summary[key] == here.summary[key], key
+
+
 def test_a_second_checkout_is_not_mixed_up_with_the_first(link: SuperLink, tmp_path: Path) -> None:
     """The SuperLink's workers import from the folder in which it was started."""
     other = checkout(tmp_path / "other")
@@ -119,6 +135,44 @@ def test_fedapp_run_says_by_its_exit_code_what_happened(
     typo = call(["fedapp", "run", "--set", "survival.round=3", *run_dir], environment, cwd=app)
     assert typo.returncode == 2
     assert "did you mean survival.rounds?" in typo.stdout
+
+
+def test_flwr_stop_is_told_in_the_run_folder(app: Path, link: SuperLink, tmp_path: Path) -> None:
+    """And so is Ctrl-C on `fedapp run`, which calls it."""
+    endless = ["survival.rounds=100000", f"run-dir={tmp_path}"]
+    environment = {**link.environment, "PYTHONPATH": str(app)}
+    command = ["fedapp", "run", "survival", "--clients", "2", "--set", *endless]
+    with (tmp_path.parent / "output").open("w+") as output:
+        with subprocess.Popen(
+            command, env=environment, cwd=app, stdout=output, stderr=subprocess.STDOUT
+        ) as child:
+            try:
+                wait_for(lambda: any('"exchange": 4' in text for text in ledgers(tmp_path)))
+                child.send_signal(signal.SIGINT)
+                child.wait(timeout=60)
+            finally:
+                child.kill()
+        output.seek(0)
+        said = output.read()
+    assert child.returncode == 1, said
+    assert "has been stopped (flwr stop" in said
+    (folder,) = tmp_path.iterdir()
+    wait_for(lambda: "running" not in (folder / "status.json").read_text())
+    record = RunFolder.open(folder).read()
+    assert record.status["status"] == "failed"
+    assert "stopped" in record.status["reason"]
+    assert max(row["exchange"] for row in record.ledger) >= 4
+
+
+def ledgers(run_dir: Path) -> list[str]:
+    return [path.read_text() for path in run_dir.glob("*/ledger.jsonl")]
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.2)
 
 
 def test_backend_ray_runs_frames(

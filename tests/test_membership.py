@@ -105,6 +105,69 @@ def test_a_node_that_answers_something_else_is_refused(content: RecordDict) -> N
     assert "node-5" not in fault
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("site", 5),
+        ("site", ["a", "b"]),
+        ("site", ""),
+        ("site", "A" * 100_000),
+        ("site", "../../etc/passwd"),
+        ("site", "b\nrun folder: /tmp/evil\x1b[31m<b>"),
+        ("site", " b "),
+        ("fingerprint", 5),
+        ("fingerprint", "f" * 100_000),
+        ("fault-code", 3),
+        ("fault-code", "x"),  # without a reason
+        ("fault-code", "Two Words\x1b[2J"),
+        ("fault-reasons", 5),
+        ("fault-reasons", [1, 2]),
+        ("fault-reasons", ["without a code"]),
+    ],
+)
+def test_an_introduction_that_no_site_would_send_is_malformed(field: str, value: object) -> None:
+    content = hello("b")
+    content.config_records["hello"][field] = value  # type: ignore[assignment]
+    (fault,) = refusal({5: hello("a"), 6: content, 7: hello("c")})
+    assert fault.startswith("node-6: hello: malformed reply: ")
+    assert field in fault
+    assert "other code" not in fault
+    assert fault.isprintable()
+    assert len(fault) < 300
+
+
+def test_keys_that_are_no_bytes_are_malformed() -> None:
+    content = hello("b")
+    content["keys"] = ConfigRecord({"bundle": "text"})
+    (fault,) = refusal({5: hello("a"), 6: content, 7: hello("c")})
+    assert fault == "node-6: hello: malformed reply: keys: must be bytes"
+
+
+def test_what_a_site_says_of_its_fault_cannot_reach_into_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = [
+        "first\x1b[2J\nrun folder: /tmp/evil",
+        "right\N{RIGHT-TO-LEFT OVERRIDE}left",
+        "x" * 9999,
+    ]
+    faults = refusal({5: hello("a"), 6: hello("b", fault="bad-data", reasons=said)})
+    exchange, _ = introduced(
+        {5: hello("a"), 6: hello("b", fault="bad-data", reasons=said), 7: hello("c")},
+        exclude=frozenset({"bad-data"}),
+    )
+    for line in [*faults, *map(str, exchange.faults), *caplog.messages]:
+        assert line.isprintable()
+        assert len(line) <= 1100
+    assert "first\N{REPLACEMENT CHARACTER}[2J" in faults[0]
+
+
+def test_the_version_of_other_code_is_repeated_in_safe_words() -> None:
+    (fault,) = refusal({5: hello("a"), 6: hello("b", fingerprint="0.1\x1b[31m\nx")})
+    assert fault.isprintable()
+    assert "b (0.1\N{REPLACEMENT CHARACTER}[31m" in fault
+
+
 def test_a_node_that_answers_with_an_error_is_refused() -> None:
     """It is set up wrongly, for example with an app that does not know the message."""
     (fault,) = refusal({5: hello("a"), 6: Error(2, "no such function\nTraceback"), 7: hello("c")})

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedapp.cli import main
+from fedapp.record_shape import LedgerRow
 from fedapp.report import figures, format_duration, write_report
 from fedapp.report.ledger import format_bytes, format_ranges, site_traffic, sum_flows
-from fedapp.run_folder import LedgerRow, RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder, RunFolderError
 
 PRIVACY = "Noise of σ = 0.0112 on every element; no (ε, δ) is claimed & nothing else."
 ALL_FIGURES = {"convergence", "survival-curves", "noise-to-signal", "bytes-by-step"}
@@ -506,3 +508,93 @@ def test_colours_of_text_stay() -> None:
         '<svg viewBox="0 0 3 4"><g id="f-g1" clip-path="url(#f-c)">'
         '<text style="fill: var(--blue)">id #0072b2</text></g></svg>'
     )
+
+
+def page_of(folder: RunFolder) -> str:
+    return Reader(write_report(folder.path)).text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("config.json", '{"task": "survival", "config": 5}', "config.json: config must be an obj"),
+        ("config.json", '{"task": 5}', "config.json: task must be text"),
+        ("config.json", "5", "config.json: must be a JSON object"),
+        ("status.json", '{"status": ["ok"]}', "status.json: status must be text"),
+        ("metrics.jsonl", '{"summary": true, "diagnostics": 5}\n', "line 1: diagnostics must be a"),
+        ("metrics.jsonl", '{"summary": true, "sites": ["a"]}\n', "line 1: sites must be a list of"),
+        ("metrics.jsonl", '{"round": "one"}\n', "line 1: round must be a number"),
+        ("metrics.jsonl", '{"round": 1, "noise-to-signal": {"a": "b"}}\n', "must hold numbers"),
+        ("metrics.jsonl", '{"summary": true, "c-index": "high"}\n', "c-index must be a number"),
+        ("curves.json", '{"times": 5, "groups": [1]}', "curves.json holds what no run writes"),
+        ("curves.json", '{"times": [0], "groups": {"a": 1}}', "curves.json holds what no run"),
+    ],
+)
+def test_a_damaged_folder_is_one_line_that_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str, named: str
+) -> None:
+    folder = make_run(tmp_path)
+    (folder.path / name).write_text(content)
+    with pytest.raises(RunFolderError) as caught:
+        write_report(folder.path)
+    assert named in str(caught.value)
+    assert main(["report", str(folder.path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedapp: ")
+
+
+def test_without_evaluation_rows_there_is_no_c_index_and_it_says_why(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=0, config={"survival.test-fraction": 0.0})
+    summary = {"rounds": 3, "privacy": PRIVACY}
+    (folder.path / "metrics.jsonl").write_text("")
+    folder.finish("ok", summary=summary)
+    text = page_of(folder)
+    assert "no rows were kept for evaluation (survival.test-fraction is 0)" in text
+    assert "measured on the rows of training" not in text
+
+
+def test_the_reason_of_a_missing_c_index_is_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=0)
+    (folder.path / "metrics.jsonl").write_text("")
+    folder.finish("ok", summary={"c-index-reason": "no-comparable-pairs"})
+    words = "no two evaluation rows of a site can be compared"
+    assert page_of(folder).count(words) == 3, "key number, notice, section"
+
+
+def test_the_reason_of_a_missing_interval_is_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=0)
+    (folder.path / "metrics.jsonl").write_text("")
+    folder.finish("ok", summary={"c-index": 1.0, "c-index-reason": "c-index-at-boundary"})
+    text = page_of(folder)
+    assert "no confidence interval: the C-index is 0 or 1" in text
+    assert "There is no C-index" not in text
+
+
+def test_noise_without_any_signal_is_a_failure(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=0, private=False)
+    folder.finish("ok", summary={"c-index": 0.5, "noise-to-signal-unbounded": 15})
+    write_report(folder.path)
+    page = (folder.path / "report.html").read_text()
+    assert re.search(r'class="[^"]*failure[^"]*"[^>]*>[^<]*The noise drowned every update', page)
+    assert "in none of 15" in page
+
+
+def test_noise_without_signal_in_some_updates_is_a_warning(tmp_path: Path) -> None:
+    text = page_of(make_run(tmp_path, summary={"noise-to-signal-unbounded": 2}))
+    assert "In 2 updates the noise left no signal" in text
+    assert "drowned" not in text
+
+
+def test_a_privacy_level_of_1_is_noticed(tmp_path: Path) -> None:
+    words = "sums over a single row may have left a site"
+    assert words in page_of(make_run(tmp_path, config={"survival.privacy-level": 1}))
+    assert words not in page_of(make_run(tmp_path, config={"survival.privacy-level": 2}))
+
+
+def test_faults_of_many_sites_are_one_line(tmp_path: Path) -> None:
+    faults = [f"site-{k}: train: late" for k in range(200)]
+    summary = {"faults": faults, "excluded": [f"site-{k}" for k in range(200)]}
+    text = page_of(make_run(tmp_path, summary=summary))
+    assert "Fault: site-0, site-1, site-2 and 197 more: train: late" in text
+    assert "Excluded: site-0, site-1, site-2 and 197 more" in text
+    assert "site-150" not in text

@@ -14,6 +14,7 @@ from tasks.survival.risk_sets import (
     RiskSetSums,
     coarsen,
     horizon_bound,
+    is_round_number,
     merged_borders,
     time_grid,
 )
@@ -188,3 +189,13 @@ def test_parts_that_do_not_fit_are_refused():
         time_grid(0.0, 128)
     with pytest.raises(ValueError, match="vectors of one length"):
         RiskSetSums.of([1.0, 2.0], [1, 0], [0.0], grid=GRID)
+
+
+def test_a_bound_is_a_round_number_and_little_else_is() -> None:
+    rng = np.random.default_rng(0)
+    times = 10.0 ** rng.uniform(-29, 29, size=300)
+    bounds = [horizon_bound([time], privacy_level=1) for time in times]
+    assert all(map(is_round_number, bounds))
+    assert not any(map(is_round_number, times))
+    assert not any(is_round_number(np.nextafter(bound, np.inf)) for bound in bounds)
+    assert not is_round_number(7.0)

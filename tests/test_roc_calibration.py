@@ -31,8 +31,8 @@ from tasks.roc_glm.noisy_statistics import (
     release_statistics,
     statistics_noise,
 )
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.scoring import FisherIteration
+from tasks.site.not_estimable import NotEstimable
 from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 

@@ -20,7 +20,6 @@ from tasks.roc_glm.counts import (
 )
 from tasks.roc_glm.estimates import auc_interval, auc_test, delong_variance
 from tasks.roc_glm.moments import Moments, pool_moments
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import (
     CellSurvivor,
     LinearSurvivor,
@@ -29,6 +28,7 @@ from tasks.roc_glm.survivor import (
     threshold_counts,
     threshold_limits,
 )
+from tasks.site.not_estimable import NotEstimable
 from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 

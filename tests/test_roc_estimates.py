@@ -17,7 +17,7 @@ from tasks.roc_glm.estimates import (
 )
 from tasks.roc_glm.heterogeneity import SiteAuc, heterogeneity
 from tasks.roc_glm.moments import Moments
-from tasks.roc_glm.not_estimable import NotEstimable
+from tasks.site.not_estimable import NotEstimable
 
 
 @pytest.mark.parametrize(("g1", "g2"), [(1.0, 1.0), (-0.5, 0.3), (2.5, 4.0), (0.0, -1.0)])

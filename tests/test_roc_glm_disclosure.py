@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedapp import simulation
@@ -189,6 +189,12 @@ def ask(run: Recorded, node: int, content: Any, message_type: str) -> Message:
     return run.grid._handle(message)
 
 
+def begin_anew(run: Recorded, node: int) -> None:
+    """Bring a node back to where it is after the introduction."""
+    run.grid.contexts[node].state = RecordDict()
+    assert not ask(run, node, request_of(run, HELLO).content, HELLO).has_error()
+
+
 def request_of(run: Recorded, message_type: str) -> Message:
     return next(req for req, _ in run.messages if req.metadata.message_type == message_type)
 
@@ -228,6 +234,7 @@ def test_a_site_answers_only_what_its_release_allows(tmp_path: Path) -> None:
     assert "do not leave with release = 'secure-counts'" in str(reply.error.reason)
     asked = ReleaseRequest.from_record(request_of(masked, RELEASE).content)
     fine = ReleaseRequest(equal_cuts(1000), asked.is_probability, 1.0, asked.roster)
+    begin_anew(masked, 1)
     reply = ask(masked, 1, fine.to_record(), RELEASE)
     assert "cut points that are not those of the configuration" in str(reply.error.reason)
 
@@ -259,7 +266,7 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
     assert disclosed_by(run) == {
         HELLO: {"facts/dropped", "facts/n-negative", "facts/n-positive"},
         RELEASE: {"arrays/negative", "arrays/positive"},
-        ROC_GLM_FISHER: {"fisher/deviance", "fisher/rows", "sums/score", "sums/information"},
+        ROC_GLM_FISHER: {"arrays/sums"},
         COUNTS: {
             f"arrays/{k}" for k in ("threshold-counts", "number", "moments", "counts", "sums")
         },
@@ -269,6 +276,8 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
         for message in (request, reply):
             for values in numbers(message).values():
                 assert not np.isin(values, everyone).any()
+    for _, reply in run.replies(ROC_GLM_FISHER):  # of the positives' probit only, no calibration
+        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 2
     for site, reply in run.replies(COUNTS):
         said = CountsReply.from_record(reply.content)
         assert [m.count for m in said.moments] == 2 * [run.rows[site].num_positive]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.roc_glm.glm import FisherSums, pool_sums, site_sums, starting_sums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 
 FAMILIES: dict[Any, Any] = {
     "probit": lambda: sm.families.Binomial(link=sm.families.links.Probit()),

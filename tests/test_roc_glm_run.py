@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
+from fedapp import run_config
 from fedapp.check import check
+from fedapp.client_app import prepare_roc_glm_site
 from fedapp.simulation import SimulationResult, simulate
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
 from tasks.roc_glm.validation import Validation, validate_counts
+from tasks.site.faults import SiteFault
 from tests.roc_glm_reference import CASES, federations, rows_of
 
 Value = bool | int | float | str
@@ -196,16 +199,40 @@ def test_calibration_and_rates_are_those_of_the_pooled_rows(release: str, direct
     assert benefit["model"][at] == pytest.approx(expected, abs=1e-12)
 
 
-def test_calibration_slope_is_that_of_a_logistic_regression(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("release", "mode"), [("exact", "one-shot"), *((release, "fisher") for release in COUNTED)]
+)
+def test_calibration_slope_is_that_of_a_logistic_regression(
+    release: str, mode: str, directory: Path
+) -> None:
     sm = pytest.importorskip("statsmodels.api")
     frames = cohort()
-    summary = run(frames, directory, {"roc-glm.release": "exact"}).summary
+    config: dict[str, Value] = {
+        "roc-glm.release": release,
+        "roc-glm.mode": mode,
+        "roc-glm.tolerance": 1e-14,
+    }
+    summary = run(frames, directory, config).summary
     table = pd.concat(frames)
     predictor = np.log(table["score"] / (1 - table["score"]))
     design = sm.add_constant(predictor.to_numpy())
     fit = sm.GLM(table["label"].to_numpy(), design, family=sm.families.Binomial()).fit(tol=1e-14)
     assert summary["calibration-slope"] == pytest.approx(fit.params[1], rel=1e-8)
     assert summary["calibration-slope-error"] == pytest.approx(fit.bse[1], rel=1e-6)
+    large = sm.GLM(
+        table["label"].to_numpy(),
+        design[:, :1],
+        offset=predictor.to_numpy(),
+        family=sm.families.Binomial(),
+    ).fit(tol=1e-14)
+    assert summary["calibration-intercept"] == pytest.approx(large.params[0], rel=1e-7)
+
+
+def test_calibration_slope_in_one_exchange_is_close(directory: Path) -> None:
+    exact = run(cohort(), directory, {"roc-glm.release": "exact"}).summary
+    cells = run(cohort(), directory, {"roc-glm.release": "secure-counts"}).summary
+    for key in ("calibration-slope", "calibration-intercept"):
+        assert cells[key] == pytest.approx(exact[key], abs=0.02)
 
 
 # Exchanges and modes -----------------------------------------------------------------------------
@@ -402,6 +429,17 @@ def test_no_pooled_check_outside_simulation(
     refused = run(cohort(), directory, {"seeded-noise": True}).summary
     assert refused["status"] == "refused"
     assert "allow-seeded-noise" in refused["reason"]
+
+
+def test_a_deployed_site_refuses_noise_from_a_seed_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    pd.concat(cohort()).to_csv(path, index=False)
+    node: dict[str, Value] = {"site-name": "north", "data-path": str(path)}
+    values: dict[str, Value] = {"task": "roc-glm", "seeded-noise": True}
+    with pytest.raises(SiteFault, match="allow-seeded-noise = true"):
+        prepare_roc_glm_site(node, run_config.read(values))
+    values["roc-glm.allow-seeded-noise"] = True
+    assert prepare_roc_glm_site(node, run_config.read(values)).name == "north"
 
 
 def test_bundled_data_by_default(directory: Path) -> None:

@@ -13,7 +13,6 @@ from scipy.special import ndtr, ndtri
 
 from tasks.roc_glm.counts import DistinctCounts, pool_distinct
 from tasks.roc_glm.glm import pool_sums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.probit import (
     fit_roc_glm,
     fit_roc_glm_batch,
@@ -24,6 +23,7 @@ from tasks.roc_glm.probit import (
 )
 from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import ScoreSurvivor, threshold_counts
+from tasks.site.not_estimable import NotEstimable
 from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 
 

@@ -255,3 +255,11 @@ def test_releases_without_noise_promise_no_privacy_budget(release: Any) -> None:
     assert stated.epsilon is None
     assert stated.mechanism == "none"
     assert "epsilon" not in stated.sentence()
+
+
+@pytest.mark.parametrize("release", ["secure-counts", "binned", "exact"])
+def test_a_statement_without_noise_has_one_colon(release: Any) -> None:
+    sentence = guarantee(release, delta=1e-5, noise_ratios=[]).sentence()
+    assert sentence.startswith("Privacy: no")
+    assert sentence.count(":") == 1
+    assert "the server reads" in sentence

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.sensitivity import (
     SensitivityEstimate,
     estimate_sensitivity,
     histogram_cells,
     pool_sensitivity,
 )
+from tasks.site.not_estimable import NotEstimable
 
 
 @settings(deadline=None, max_examples=80)
@@ -58,7 +58,7 @@ def test_constant_scores_give_no_estimate() -> None:
         estimate_sensitivity([np.arange(9.0)], np.full(9, 0.4), breaks=9)
 
 
-def test_pooled_estimate_is_of_the_closest_neighbours() -> None:
+def test_pooled_estimate_is_the_largest_of_all_sites() -> None:
     pooled = pool_sensitivity(
         [
             SensitivityEstimate(0.1, 1, 4),
@@ -66,4 +66,4 @@ def test_pooled_estimate_is_of_the_closest_neighbours() -> None:
             SensitivityEstimate(0.2, 1, 3),
         ]
     )
-    assert pooled == SensitivityEstimate(0.2, 1, 7)
+    assert pooled == SensitivityEstimate(0.9, 2, 7)

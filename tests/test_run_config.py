@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp import project_files, run_config
 from fedapp.fingerprint import VERSION
@@ -123,3 +124,82 @@ def test_flat_gives_back_what_was_read() -> None:
     read = run_config.read({"task": "roc-glm", "roc-glm.release": "binned"}).flat()
     assert read["roc-glm.release"] == "binned"
     assert not any(key.startswith("survival.") for key in read)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"survival.hidden-layers": "32,0"}, "1 to 4096 units"),
+        ({"survival.hidden-layers": "4097"}, "1 to 4096 units"),
+        ({"survival.hidden-layers": "9" * 5000}, "1 to 4096 units"),
+        ({"survival.hidden-layers": ",".join(["8"] * 17)}, "1 to 16 layers"),
+        ({"survival.hidden-layers": "a"}, "whole numbers separated by commas, as 32,32"),
+        (
+            {"survival.dp-clip-norm": 1e200, "survival.dp-sensitivity": 1e200},
+            "dp-noise-multiplier x dp-sensitivity x dp-clip-norm, must be at most 1e+37",
+        ),
+        (
+            {
+                "survival.dp-clip-norm": 1e200,
+                "survival.dp-sensitivity": 1e200,
+                "survival.dp-noise-multiplier": 0.0,
+            },
+            "survival.dp-clip-norm = 1e+200",
+        ),
+        (
+            {"survival.dp-mechanism": "laplace", "survival.dp-epsilon": 1e-300},
+            "dp-epsilon = 1e-300",
+        ),
+        ({"survival.confidence-level": 1 - 1e-16}, "must be at most 0.999999"),
+        ({"roc-glm.alpha": 1e-200}, "must be at least 1e-06"),
+        ({"run-dir": "runs\0"}, "null character"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_config.read(values)
+    (fault,) = caught.value.faults
+    assert fault.startswith(next(iter(values)).partition("=")[0].split(".dp-")[0])
+    assert words in fault
+
+
+def test_limits_that_still_work() -> None:
+    layers = ",".join(["4096"] * 16)
+    values = {"survival.hidden-layers": layers, "survival.confidence-level": 0.999999}
+    assert run_config.read(values).survival.hidden_units == (4096,) * 16
+    off = {"survival.dp-clip-norm": 1e200, "survival.dp-sensitivity": 1e200}
+    run_config.read({**off, "survival.dp-mechanism": "none"})
+
+
+def test_a_key_may_have_a_name_that_python_reserves(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Boosting(BaseModel):
+        model_config = ConfigDict(
+            extra="forbid",
+            strict=True,
+            alias_generator=lambda name: name.replace("_", "-"),
+            populate_by_name=True,
+        )
+        reg_lambda: float = Field(1.0, gt=0, alias="lambda", description="penalty")
+        max_depth: int = Field(6, description="depth")
+
+        @model_validator(mode="after")
+        def _refuse(self) -> Boosting:
+            if self.reg_lambda == 7:
+                raise ValueError("lambda = 7.0: not seven; max-depth = 6: not six")
+            return self
+
+    monkeypatch.setitem(run_config.TASK_CONFIGS, "survival", Boosting)
+    run_config.all_keys.cache_clear()
+    try:
+        names = [key.name for key in run_config.all_keys() if key.task == "survival"]
+        assert names == ["survival.lambda", "survival.max-depth"]
+        with pytest.raises(ConfigError, match=r"^run configuration: survival.lambda = -1"):
+            run_config.read({"survival.lambda": -1.0})
+        with pytest.raises(ConfigError) as caught:
+            run_config.read({"survival.lambda": 7.0})
+    finally:
+        run_config.all_keys.cache_clear()
+    assert caught.value.faults == [
+        "survival.lambda = 7.0: not seven",
+        "survival.max-depth = 6: not six",
+    ]

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from fedapp import run_folder as run_folder_module
-from fedapp.run_folder import LedgerRow, RunFolder, RunFolderError
+from fedapp.record_shape import LedgerRow
+from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.strict_json import plain, replace_bytes, replacing
 
 ROW: LedgerRow = {

@@ -15,10 +15,9 @@ from tasks.survival.baseline import BaselineHazard
 from tasks.survival.client import SurvivalSite
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
+from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.messages import (
     Arrays,
-    CurvesReply,
-    CurvesRequest,
     TrainConfig,
     to_array_record,
 )

@@ -159,6 +159,8 @@ def test_all_censored_is_allowed() -> None:
         ([5, np.nan, 8, None], "2 of 4 times are missing"),
         (pd.array([5, pd.NA, 8, 1], dtype="Int64"), "1 of 4 times are missing"),
         ([5, np.inf, -np.inf, 1], "2 of 4 times are infinite"),
+        ([5, 1.7e308, 1e31, 1], "2 of 4 times are above 1e+30"),
+        ([5, 5e-324, 1e-31, 1], "2 of 4 times are below 1e-30"),
         ([5, "4 weeks", "n/a", "731.5"], "2 of 4 times are not numbers"),
         (["a", "b", "c", "d"], "4 of 4 times are not numbers"),
         (np.array([5, 10**400, 8, 1], dtype=object), "1 of 4 times are infinite"),

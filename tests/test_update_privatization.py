@@ -28,10 +28,14 @@ from numpy.typing import NDArray
 
 from tasks.privacy.client import NUM_CLIENTS, UpdatePrivatization
 from tasks.privacy.mechanisms import AdditiveNoise, SecureNoise, SeededNoise
+from tasks.privacy.received_update import (
+    estimated_noise_to_signal,
+    longest_update,
+    update_length,
+)
 from tasks.privacy.update import (
     PrivatizedUpdate,
     clip_by_global_norm,
-    estimated_noise_to_signal,
     l2_norm,
     privatize,
 )
@@ -595,3 +599,45 @@ def test_the_mod_refuses_bad_settings_when_it_is_built() -> None:
         UpdatePrivatization(clip_norm=0.0, noise_multiplier=-1)
     with pytest.raises(ValueError, match="num_clients = 0: must be a whole number >= 1"):
         UpdatePrivatization(clip_norm=1.0, noise_multiplier=1.0, num_clients=0)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_the_estimated_ratio_is_never_less_than_the_clip_norm_allows(mechanism: str) -> None:
+    """With much noise, chance alone is longer than any clipped update."""
+    noise = AdditiveNoise(mechanism, 10.0)  # type: ignore[arg-type]
+    global_ = {"w": np.zeros(500)}
+    truth = noise.standard_deviation * math.sqrt(500) / 0.5
+    ratios = []
+    for seed in range(40):
+        update = privatize(
+            global_,
+            {"w": np.ones(500)},
+            clip_norm=0.5,
+            noise=noise,
+            source=SeededNoise(np.random.default_rng(seed)),
+        )
+        assert update.noise_to_signal == pytest.approx(truth)
+        ratios.append(estimated_noise_to_signal(global_, update.arrays, noise, clip_norm=0.5))
+    assert min(ratios) >= truth * (1 - 1e-12)
+    assert sum(math.isfinite(ratio) for ratio in ratios) >= 5
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("size", "scale"), [(1, 1.0), (1, 1e-4), (2000, 0.0), (2000, 0.3)])
+def test_no_honest_update_is_longer_than_it_may_be(
+    mechanism: str, dtype: type, size: int, scale: float
+) -> None:
+    rng = np.random.default_rng(5)
+    noise = AdditiveNoise(mechanism, scale)  # type: ignore[arg-type]
+    global_ = {"w": rng.normal(size=size).astype(dtype) * dtype(100), "n": np.array([3])}
+    local = {"w": global_["w"] + dtype(2), "n": np.array([4])}
+    for _ in range(50):
+        update = privatize(
+            global_, local, clip_norm=0.7, noise=noise, source=SeededNoise(rng)
+        ).arrays
+        longest = longest_update(global_, noise, clip_norm=0.7)
+        assert update_length(global_, update) <= longest
+        # Not so generous that it says nothing.
+        rounding = float(np.finfo(dtype).eps) * float(np.linalg.norm(global_["w"].astype(float)))
+        assert longest <= 0.701 + rounding + 100 * scale + 1.5 * scale * math.sqrt(size)

@@ -15,8 +15,17 @@ from typing import Any, Protocol
 from fedapp.report import figures, roc_glm, survival, vertical_xgboost
 from fedapp.report.ledger import Flow, format_bytes, format_ranges, site_traffic, sum_flows
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Page, Section, Table, render
-from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.run_folder import (
+    CONFIG,
+    LEDGER,
+    METRICS,
+    STATUS,
+    RunFolder,
+    RunFolderError,
+    RunRecord,
+)
 from fedapp.strict_json import replace_bytes
+from tasks.site.name_lists import lines_by_words, some_names
 
 REPORT = "report.html"
 
@@ -49,6 +58,9 @@ REPORTS: dict[str, TaskReport] = {
 }
 """The report module of each task; a task without one gets the general parts."""
 
+_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What code raises that meets other data than it was written for."""
+
 _STATUS_WORDS = {
     "running": ("not finished", "warning"),
     "ok": ("finished", "good"),
@@ -78,6 +90,29 @@ def write_report(run_folder: Path) -> Path:
     """
     folder = RunFolder.open(run_folder)
     run = folder.read()
+    try:
+        return _write(folder, run)
+    except _UNREADABLE as error:
+        # Every key cannot be checked beforehand: new tasks write new ones.
+        culprit = _culprit(folder, run)
+        words = f"holds what no run writes ({type(error).__name__}: {error})"
+        raise RunFolderError(f"{folder.path}: {culprit} {words}") from error
+
+
+def _culprit(folder: RunFolder, run: RunRecord) -> str:
+    """Name the file that a report cannot be made of: the curves, if it can be without them."""
+    task = REPORTS.get(run.task)
+    others = f"one of {CONFIG}, {STATUS}, {METRICS} and {LEDGER}"
+    if task is None or not (folder.path / task.CURVES).is_file():
+        return others
+    try:
+        task.sections(run, curves=None, folder=folder.figures)
+    except _UNREADABLE:
+        return others
+    return task.CURVES
+
+
+def _write(folder: RunFolder, run: RunRecord) -> Path:
     folder.figures.mkdir(exist_ok=True)
     task = REPORTS.get(run.task)
     flows = sum_flows(run.ledger)
@@ -124,15 +159,29 @@ def _notices(run: RunRecord) -> list[Notice]:
     reason = str(run.status.get("reason") or "")
     found = []
     if status == "running":
-        found.append(Notice("warning", "The run has not finished, or it was stopped from outside."))
+        abandoned = run.abandoned[:1].upper() + run.abandoned[1:]
+        words = f"{abandoned}." if abandoned else "The run has not finished yet."
+        found.append(Notice("failure" if abandoned else "warning", words))
     elif status != "ok":
         words, kind = _STATUS_WORDS.get(str(status), ("unknown status", "failure"))
         found.append(Notice(kind, f"{words.capitalize()}: {reason or 'no reason was recorded'}"))
     elif reason:
         found.append(Notice("note", reason))
-    found += [Notice("warning", f"Fault: {_line(item)}") for item in _items(run, "faults")]
-    found += [Notice("warning", f"Excluded: {_line(item)}") for item in _items(run, "excluded")]
+    if run.setting(f"{run.task}.privacy-level") == 1:
+        words = "privacy-level is 1: sums over a single row may have left a site."
+        found.append(Notice("warning", words))
+    faults = [_line(item) for item in _items(run, "faults")]
+    found += [Notice("warning", f"Fault: {line}") for line in _grouped(faults)]
+    if excluded := [_line(item) for item in _items(run, "excluded")]:
+        found.append(Notice("warning", f"Excluded: {some_names(excluded)}"))
     return found
+
+
+def _grouped(faults: Sequence[str]) -> list[str]:
+    """Return one line for all sites with the same fault (``site: step: reason``)."""
+    parts = [fault.partition(": ") for fault in faults]
+    named = lines_by_words((site, words) for site, _, words in parts if words)
+    return [*named, *dict.fromkeys(fault for fault, _, words in parts if not words)]
 
 
 def _items(run: RunRecord, key: str) -> Sequence[Any]:

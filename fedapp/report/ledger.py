@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedapp.run_folder import LedgerRow
+from fedapp.record_shape import LedgerRow
 
 SERVER = "server"
 

@@ -26,6 +26,32 @@ def key_numbers(run: RunRecord) -> list[KeyNumber]:
 def notices(run: RunRecord) -> list[Notice]:
     """Return what a reader must not miss: signs of failure, and noise that drowns the signal."""
     found = [Notice("failure", f"Diagnostic: {line}") for line in _lines(run, "diagnostics")]
+    if run.summary and "c-index" not in run.summary and (reason := _why_no_c_index(run)):
+        found.append(Notice("warning", f"There is no C-index: {reason}."))
+    found += _noise_notices(run)
+    return found
+
+
+def _noise_notices(run: RunRecord) -> list[Notice]:
+    """Say where noise drowns the signal."""
+    found = []
+    unbounded = run.summary.get("noise-to-signal-unbounded", 0)
+    if unbounded and "noise-to-signal-median" not in run.summary:
+        found.append(
+            Notice(
+                "failure",
+                f"The noise drowned every update: in none of {unbounded} can the server see a "
+                "signal (noise-to-signal has no bound). The model is made of noise.",
+            )
+        )
+    elif unbounded:
+        found.append(
+            Notice(
+                "warning",
+                f"In {unbounded} updates the noise left no signal to be seen (noise-to-signal has "
+                "no bound); they are not in the numbers below.",
+            )
+        )
     largest = run.summary.get("noise-to-signal-max")
     if largest is not None and largest > 1:
         found.append(
@@ -92,11 +118,33 @@ def _interval(line: Mapping[str, Any]) -> str:
     return ""
 
 
+_REASONS = {
+    "no-comparable-pairs": "no two evaluation rows of a site can be compared",
+    "c-index-at-boundary": "the C-index is 0 or 1",
+    "no-variance": "every row has the same share of concordant pairs",
+}
+
+
+def _reason(run: RunRecord) -> str:
+    """Why the C-index or its interval does not exist, as the run says; empty if it does not."""
+    code = str(run.summary.get("c-index-reason", ""))
+    return _REASONS.get(code, code)
+
+
+def _why_no_c_index(run: RunRecord) -> str:
+    if run.setting("survival.test-fraction", 0.2) == 0:
+        return "no rows were kept for evaluation (survival.test-fraction is 0)"
+    return _reason(run)
+
+
 def _c_index_words(run: RunRecord) -> tuple[str, str]:
     if "c-index" not in run.summary:
-        return "–", "no estimate"
+        reason = _why_no_c_index(run)
+        return "–", f"no estimate: {reason}" if reason else "no estimate"
     interval = _interval(run.summary)
-    detail = f"{_confidence(run)} {interval}" if interval else "no confidence interval"
+    reason = _reason(run)
+    missing = "no confidence interval" + (f": {reason}" if reason else "")
+    detail = f"{_confidence(run)} {interval}" if interval else missing
     return f"{run.summary['c-index']:.3f}", detail
 
 
@@ -123,8 +171,8 @@ def _c_index_meaning(run: RunRecord) -> list[str]:
     pairs = [line["comparable-pairs"] for line in lines if "comparable-pairs" in line]
     if pairs:
         words += f" Comparable pairs: {int(pairs[-1]):,}.".replace(",", "\u202f")
-    if run.setting("survival.test-fraction", 0.2) == 0:
-        words += " No rows were kept for evaluation: it was measured on the rows of training."
+    if run.summary and "c-index" not in run.summary and (reason := _why_no_c_index(run)):
+        words += f" In this run there is none: {reason}."
     return [words]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,13 +19,12 @@ from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import SUFFIXES, read_file, site_file
 from fedapp.site_data.vertical import Spread, party_table
 from tasks.site.faults import SiteFault
+from tasks.site.names import LONGEST_SITE_NAME, SITE_NAME_RULE, is_site_name, normalized_name
 
 NodeConfig: TypeAlias = Mapping[str, object]
 
 MEMORY_PREFIX = "memory:"
 """``data-path`` of a node whose rows are a frame of this process: prefix and key."""
-
-LONGEST_SITE_NAME = 64
 
 # Keeps the dealing of rows apart from other uses of the run's seed.
 _DEALING = 0x6465616C
@@ -63,21 +61,10 @@ def site_name(node_config: NodeConfig) -> str:
         return f"site-{_count(node_config, 'partition-id', least=0)}"
     if not isinstance(given, str):
         raise SiteFault("bad-site-name", f"site-name = {given!r} must be text in quotes")
-    name = unicodedata.normalize("NFC", given).strip()
-    sound = all(mark in "._- " or unicodedata.category(mark)[0] in "LMN" for mark in name)
-    if (
-        not sound
-        or not 1 <= len(name) <= LONGEST_SITE_NAME
-        or name[0] in "._-"
-        or unicodedata.category(name[0])[0] == "M"
-        or "  " in name
-    ):
-        raise SiteFault(
-            "bad-site-name",
-            f"site-name = {given[: LONGEST_SITE_NAME + 1]!a} must be 1 to "
-            f'{LONGEST_SITE_NAME} letters, digits, ".", "_", "-" and single spaces, '
-            "the first a letter or digit",
-        )
+    name = normalized_name(given)
+    if not is_site_name(name):
+        shown = given[: LONGEST_SITE_NAME + 1]
+        raise SiteFault("bad-site-name", f"site-name = {shown!a} must be {SITE_NAME_RULE}")
     return name
 
 

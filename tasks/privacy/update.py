@@ -303,36 +303,3 @@ def _add_noise(
         noisy = clipped.astype(np.float64) + noise.draw(source, clipped.shape)
         noisy = np.clip(noisy, float(limits.min), float(limits.max))
     return np.asarray(noisy.astype(dtype))
-
-
-def estimated_noise_to_signal(
-    sent: Mapping[str, Array], received: Mapping[str, Array], noise: AdditiveNoise
-) -> float:
-    """Estimate, from a privatized model alone, the noise-to-signal ratio of its update.
-
-    The squared length of a noised update is on average the clipped update's plus d sigma^2, for d
-    elements, whatever the mechanism. So sqrt(max(0, length^2 - d sigma^2)) estimates the clipped
-    norm, up to about sigma (2 d)^(1/4) where that is small.
-
-    Parameters
-    ----------
-    sent : mapping of str to numpy.ndarray
-        The global model.
-    received : mapping of str to numpy.ndarray
-        A site's privatized model: same names, shapes and types.
-    noise : AdditiveNoise
-        What the site added.
-
-    Returns
-    -------
-    float
-        sigma sqrt(d) / estimated clipped norm; infinite where no signal is seen.
-    """
-    names = [name for name, array in sent.items() if is_floating(array)]
-    wide = [(received[n].astype(np.float64), sent[n].astype(np.float64)) for n in names]
-    with np.errstate(over="ignore"):
-        length = l2_norm(there - here for there, here in wide)
-    expected = noise.standard_deviation * math.sqrt(sum(sent[name].size for name in names))
-    if length <= expected:
-        return math.inf
-    return expected / math.sqrt(length - expected) / math.sqrt(length + expected)

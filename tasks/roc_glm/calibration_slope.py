@@ -16,10 +16,10 @@ from scipy.special import logit
 
 from tasks.roc_glm.counts import ClassCounts
 from tasks.roc_glm.glm import FisherSums, site_sums, starting_sums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import FloatArray
+from tasks.site.not_estimable import NotEstimable
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 
 from tasks.roc_glm.moments import Moments
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import (
     FloatArray,
@@ -22,6 +21,7 @@ from tasks.roc_glm.survivor import (
     level_numerators,
     threshold_counts,
 )
+from tasks.site.not_estimable import NotEstimable
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """What travels in the ROC-GLM task once the release is pooled: counts, moments, Fisher scoring.
 
-Sums of Fisher scoring travel in clear as `tasks.roc_glm.fisher_messages.FisherReply`, and under
-masks as `tasks.roc_glm.messages.MaskedReply`.
+Under masks the sums of Fisher scoring travel as `tasks.roc_glm.messages.MaskedReply`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from tasks.roc_glm.fisher_messages import SiteReply
 from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.messages import array_record, read_arrays, read_counts, read_floats
 from tasks.roc_glm.moments import Moments
@@ -120,6 +121,8 @@ class CountsReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         arrays = read_arrays(content)
         number, moments = read_counts(arrays, "number"), arrays["moments"].astype(np.float64)
+        if arrays["threshold-counts"].dtype.kind != "i":
+            raise ValueError("counts that are no whole numbers")
         w1 = arrays["threshold-counts"].astype(np.int64)
         if moments.shape != (len(number), 2) or w1.ndim != 2 or len(w1) != len(number):
             raise ValueError("moments and counts of different survivor functions")
@@ -148,24 +151,35 @@ class RocGlmFisherRequest:
     server_round : int
         From 1.
     coefficients : (2,) float64 or None
-        theta; None in the first round.
+        theta of the ROC-GLM; None in the first round.
     survivor : Survivor
         Pooled survivor function of the negatives.
+    calibrations : tuple of (p,) float64 or None
+        Coefficients of further fits, whose sums are asked for in the same exchange: calibration
+        (intercept, slope), and calibration in the large (intercept); empty: not asked for.
     """
 
     server_round: int
     coefficients: FloatArray | None
     survivor: Survivor
+    calibrations: tuple[FloatArray | None, ...] = ()
 
-    reveals: ClassVar[str] = "theta, and the pooled survivor function of the negatives"
+    reveals: ClassVar[str] = (
+        "theta of the ROC-GLM and of the calibration, and the pooled survivor function of the "
+        "negatives"
+    )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        theta = np.empty(0) if self.coefficients is None else self.coefficients
+        every = (self.coefficients, *self.calibrations)
+        arrays = {
+            f"coefficients-{at}": np.empty(0) if theta is None else theta
+            for at, theta in enumerate(every)
+        }
         return RecordDict(
             {
-                "request": ConfigRecord({"round": self.server_round}),
-                "arrays": array_record({"coefficients": theta}),
+                "request": ConfigRecord({"round": self.server_round, "fits": len(every)}),
+                "arrays": array_record(arrays),
                 "survivor": survivor_record(self.survivor),
             }
         )
@@ -173,42 +187,86 @@ class RocGlmFisherRequest:
     @classmethod
     def from_record(cls, content: RecordDict) -> RocGlmFisherRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        theta = read_floats({"c": content.array_records["arrays"]["coefficients"].numpy()}, "c")
-        if theta.shape not in ((0,), (2,)):
-            raise ValueError("coefficients that are not two")
+        settings, arrays = content.config_records["request"], read_arrays(content)
+        fits = cast(int, settings["fits"])
+        if fits not in (1, len(FIT_SIZES)):
+            raise ValueError("fits that are not those of this task")
+        every = [read_floats(arrays, f"coefficients-{at}") for at in range(fits)]
+        if any(len(theta) not in (0, size) for theta, size in zip(every, FIT_SIZES, strict=False)):
+            raise ValueError("coefficients of another number")
+        theta, *calibrations = [theta if len(theta) else None for theta in every]
         return cls(
-            server_round=cast(int, content.config_records["request"]["round"]),
-            coefficients=theta if len(theta) else None,
+            server_round=cast(int, settings["round"]),
+            coefficients=theta,
             survivor=read_survivor(content.array_records["survivor"]),
+            calibrations=tuple(calibrations),
         )
 
 
-_FISHER_LENGTH = 7
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RocGlmFisherReply(SiteReply):
+    """A site's sums of one round, in clear; under masks they travel as `MaskedReply`.
+
+    Attributes
+    ----------
+    vector : (n,) float64
+        Of `fisher_vector`.
+    """
+
+    vector: FloatArray
+
+    reveals: ClassVar[str] = (
+        "score vector, information and deviance of the site's positives (and, for the "
+        "calibration, of its rows) in this round, exact; those of several rounds together do not "
+        "hide the counts behind them"
+    )
+
+    def to_record(self) -> RecordDict:
+        """Return the message's content."""
+        return RecordDict({"arrays": array_record({"sums": self.vector})})
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> RocGlmFisherReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+        return cls(vector=read_floats(read_arrays(content), "sums"))
 
 
-def fisher_vector(sums: FisherSums) -> FloatArray:
-    """Score (2), upper triangle of the information (3), deviance and rows; (7,) float64.
+FIT_SIZES = (2, 2, 1)
+"""Coefficients of the ROC-GLM, of calibration with slope, and of calibration in the large."""
+
+
+def fisher_vector(fits: Sequence[FisherSums]) -> FloatArray:
+    """Sums of several fits as one vector: score, upper triangle of the information, deviance, rows.
 
     The deviance of the first round is infinite, as there is no theta yet; it goes as -1.
     """
-    upper = sums.information[np.triu_indices(2)]
-    deviance = sums.deviance if np.isfinite(sums.deviance) else -1.0
-    return np.concatenate([sums.score, upper, [deviance, float(sums.rows)]])
+    parts = []
+    for sums in fits:
+        upper = sums.information[np.triu_indices(len(sums.score))]
+        deviance = sums.deviance if np.isfinite(sums.deviance) else -1.0
+        parts += [sums.score, upper, np.array([deviance, float(sums.rows)])]
+    return np.concatenate(parts)
 
 
-def read_fisher_vector(vector: FloatArray) -> FisherSums:
-    """Read what `fisher_vector` gave, of one site or summed over sites.
+def read_fisher_vector(vector: FloatArray, fits: int) -> list[FisherSums]:
+    """Read what `fisher_vector` gave of so many fits, of one site or summed over sites.
 
     Raises
     ------
     ValueError
         If it has another length.
     """
-    if vector.shape != (_FISHER_LENGTH,) or not np.isfinite(vector).all():
+    lengths = [size + size * (size + 1) // 2 + 2 for size in FIT_SIZES[:fits]]
+    if vector.shape != (sum(lengths),):
         raise ValueError("sums of another form than asked for")
-    information = np.array([[vector[2], vector[3]], [vector[3], vector[4]]])
-    deviance = float(vector[5]) if vector[5] >= 0 else np.inf
-    return FisherSums(vector[:2], information, deviance, int(vector[6]))
+    found = []
+    for size, part in zip(FIT_SIZES, np.split(vector, np.cumsum(lengths)[:-1]), strict=False):
+        information = np.zeros((size, size))
+        information[np.triu_indices(size)] = part[size:-2]
+        information = information + np.triu(information, 1).T
+        deviance = float(part[-2]) if part[-2] >= 0 else np.inf
+        found.append(FisherSums(part[:size], information, deviance, int(part[-1])))
+    return found
 
 
 def survivor_record(survivor: Survivor) -> ArrayRecord:

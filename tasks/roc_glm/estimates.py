@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from tasks.roc_glm.moments import Moments
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import FloatArray
+from tasks.site.not_estimable import NotEstimable
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ _NEIGHBOURS: dict[Release, str] = {
 }
 
 _WITHOUT_NOISE: dict[Release, str] = {
-    "secure-counts": "no differential privacy: the server reads sums over all sites, each over at "
-    "least privacy-level rows of a class at a site, and nothing of a single site",
-    "binned": "no differential privacy: the server reads each site's counts, over at least "
-    "privacy-level rows of a class",
-    "exact": "none: the server reads every distinct score of every site with its class",
+    "secure-counts": "no differential privacy is claimed; the server reads sums over all sites, "
+    "each over at least privacy-level rows of a class at a site, and nothing of a single site",
+    "binned": "no differential privacy is claimed; the server reads each site's counts, over at "
+    "least privacy-level rows of a class",
+    "exact": "none; the server reads every distinct score of every site with its class",
 }
 
 # Exact sums under principle A1 that accompany `noisy-scores`, by mode.

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import chi2
 
-from tasks.roc_glm.not_estimable import NotEstimable
+from tasks.site.not_estimable import NotEstimable
 
 
 @dataclass(frozen=True)

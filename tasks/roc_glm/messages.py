@@ -26,6 +26,9 @@ RELEASE = "query.roc_glm_release"
 RELEASE_STEP = "roc-glm-release"
 """Name of the step under which the release is masked."""
 
+MOST_ROWS = 2**40
+"""Rows that no site has: products of two such numbers and sums of many are still whole."""
+
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -111,8 +114,15 @@ class SiteFacts:
     def from_facts(cls, facts: Facts) -> SiteFacts:
         """Read the facts; raises ValueError or KeyError if they are malformed."""
         sizes = [facts.get(key) for key in ("n-negative", "n-positive")]
-        if any(size is not None and cast(int, size) < 0 for size in sizes):
-            raise ValueError("class sizes that cannot be")
+        numbers = [size for size in sizes if size is not None]
+        for number in (facts["dropped"], *numbers):
+            if type(number) is not int or not 0 <= number <= MOST_ROWS:
+                raise ValueError("numbers of rows that cannot be")
+        if len(numbers) == 1:
+            raise ValueError("the size of one class only")
+        kept = facts.get("kept-cuts", [])
+        if not (isinstance(kept, list) and all(type(bit) is bool for bit in kept)):
+            raise ValueError("kept-cuts that are no flags")
         negative = facts.get("negative-label")
         estimate = None
         if "sensitivity" in facts:
@@ -121,8 +131,10 @@ class SiteFacts:
                 distance=cast(int, facts["sensitivity-distance"]),
                 pairs=cast(int, facts["sensitivity-pairs"]),
             )
-            if not np.isfinite(estimate.sensitivity) or estimate.sensitivity <= 0:
+            if type(estimate.sensitivity) is not float or not 0 < estimate.sensitivity < np.inf:
                 raise ValueError("sensitivity that is not a positive number")
+            if any(type(n) is not int or n < 1 for n in (estimate.distance, estimate.pairs)):
+                raise ValueError("neighbours that cannot be")
         return cls(
             coding=LabelCoding(
                 str(facts["positive-label"]), None if negative is None else str(negative)
@@ -131,7 +143,7 @@ class SiteFacts:
             dropped=cast(int, facts["dropped"]),
             num_negative=cast("int | None", sizes[0]),
             num_positive=cast("int | None", sizes[1]),
-            kept_cuts=tuple(cast(list[bool], facts.get("kept-cuts", []))),
+            kept_cuts=tuple(cast(list[bool], kept)),
             sensitivity=estimate,
         )
 
@@ -299,6 +311,6 @@ def read_floats(arrays: Arrays, name: str) -> FloatArray:
 def read_counts(arrays: Arrays, name: str) -> IntArray:
     """Whole numbers (n,) from 0 of a message; ValueError or KeyError if they are not."""
     array = read_numbers(arrays, name)
-    if array.dtype.kind != "i" or (array.astype(np.int64) < 0).any():
+    if array.dtype.kind != "i" or ((array < 0) | (array > MOST_ROWS)).any():  # type: ignore[operator]
         raise ValueError(f"{name}: not counts")
     return array.astype(np.int64)

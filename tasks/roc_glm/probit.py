@@ -13,8 +13,8 @@ from scipy.special import log_ndtr, ndtri
 
 from tasks.roc_glm.estimates import auc_of_roc_glm
 from tasks.roc_glm.glm import FisherSums, mills_ratio, site_sums, starting_sums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.site.not_estimable import NotEstimable
 
 _STEP_TOLERANCE = 1e-12
 _MAX_ROUNDS = 100

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from tasks.roc_glm.glm import FisherSums
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import FloatArray
+from tasks.site.not_estimable import NotEstimable
 
 Criterion = Literal["deviance", "step"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.roc_glm.not_estimable import NotEstimable
 from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.site.not_estimable import NotEstimable
 
 _BLOCK = 512
 
@@ -99,13 +99,16 @@ def estimate_sensitivity(
 
 
 def pool_sensitivity(sites: Sequence[SensitivityEstimate]) -> SensitivityEstimate:
-    """Estimate over all sites: the largest among those with the closest neighbours."""
-    closest = min(site.distance for site in sites)
-    nearest = [site for site in sites if site.distance == closest]
+    """Estimate over all sites: the largest, since no site releases under less than its own.
+
+    Distance and pairs are those of the sites that have it.
+    """
+    largest = max(site.sensitivity for site in sites)
+    having = [site for site in sites if site.sensitivity == largest]
     return SensitivityEstimate(
-        sensitivity=max(site.sensitivity for site in nearest),
-        distance=closest,
-        pairs=sum(site.pairs for site in nearest),
+        sensitivity=largest,
+        distance=min(site.distance for site in having),
+        pairs=sum(site.pairs for site in having),
     )
 
 

@@ -21,10 +21,12 @@ from tasks.secure.secure_sums import MaskedVector, mask
 from tasks.secure.split_reals import word_bound
 from tasks.secure.sum_guard import SumGuard
 from tasks.site.faults import SiteFault
+from tasks.site.messages import Facts
 
 _KEYS = "roc-glm-keys"
 _ROSTER = "roc-glm-roster"
 _MODEL = "roc-glm-model"
+_FACTS = "roc-glm-facts"
 _RELEASE = "roc-glm-release/"
 
 _LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
@@ -145,8 +147,33 @@ def remember_release(context: Context, content: RecordDict) -> None:
 
 
 def remember_model(context: Context, text: str) -> None:
-    """Keep the model file that came with the introduction."""
+    """Keep the model file that came with the first introduction.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"`` if the run's configuration names no model (one of the server's making
+        could read any column), ``"second-request"`` if it is not that of the first introduction.
+    """
+    if not context.run_config.get("roc-glm.model"):
+        raise SiteFault(
+            "bad-request", "a model file came, and the run's configuration has no roc-glm.model"
+        )
+    if (_MODEL in context.state or _FACTS in context.state) and known_model(context) != text:
+        raise SiteFault(
+            "second-request",
+            "another model file than the first introduction of this run brought",
+        )
     context.state[_MODEL] = ConfigRecord({"model": text})
+
+
+def first_facts(context: Context, facts: Facts) -> Facts:
+    """Facts of the first introduction of this run; these, if it is the first."""
+    record = context.state.config_records.get(_FACTS)
+    if record is None:
+        context.state[_FACTS] = ConfigRecord(dict(facts))
+        return facts
+    return dict(record)
 
 
 def known_model(context: Context) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 from flwr.app import ConfigRecord, RecordDict
 
+from tasks.site.foreign_text import printable
+from tasks.site.names import SITE_NAME_RULE, is_site_name
+from tasks.site.reply_fields import MalformedReply, text, texts
+
 HELLO = "query.hello"
 """Message type of the first exchange."""
+
+_LONGEST_REASON = 100_000
+_MOST_REASONS = 100
 
 FactValue = (
     bool
@@ -134,6 +142,8 @@ class HelloReply:
         ------
         ValueError
             If it is not of this form: the node runs other code.
+        tasks.site.reply_fields.MalformedReply
+            If it is of this form with fields that no site would send.
         """
         record = content.config_records.get("hello")
         needed = {"site", "fingerprint", "fault-code", "fault-reasons"}
@@ -142,11 +152,19 @@ class HelloReply:
         keys = content.config_records.get("keys", ConfigRecord({"bundle": b""}))
         bundle = keys.get("bundle")
         if not isinstance(bundle, bytes):
-            raise ValueError("keys that are no bytes")
+            raise MalformedReply("keys: must be bytes")
+        site, code = text(record, "site"), text(record, "fault-code")
+        reasons = texts(record, "fault-reasons", longest=_LONGEST_REASON)
+        if (not site and not code) or (site and not is_site_name(site)):
+            raise MalformedReply(f"site: must be {SITE_NAME_RULE}")
+        if code and not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code):
+            raise MalformedReply("fault-code: must be words in small letters, joined by hyphens")
+        if bool(code) != bool(reasons):
+            raise MalformedReply("fault-reasons: must be there with a fault-code, and only then")
         return cls(
-            site=cast(str, record["site"]),
-            fingerprint=cast(str, record["fingerprint"]),
-            fault_code=cast(str, record["fault-code"]),
-            fault_reasons=list(cast(list[str], record["fault-reasons"])),
+            site=site,
+            fingerprint=text(record, "fingerprint"),
+            fault_code=code,
+            fault_reasons=[printable(reason) for reason in reasons[:_MOST_REASONS]],
             task=TaskPart(bundle, dict(content.config_records.get("facts", ConfigRecord()))),
         )

@@ -18,11 +18,10 @@ from tasks.site.faults import SiteFault
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
+from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
 from tasks.survival.messages import (
     Arrays,
-    CurvesReply,
-    CurvesRequest,
     EvaluateReply,
     EvaluationSums,
     StatisticsReply,
@@ -176,7 +175,8 @@ def train(message: Message, site: SurvivalSite) -> Message:
     reply = TrainReply(
         arrays=_privatized(site, received, model, request),
         num_examples=len(training),
-        loss_sum=(result.mean_loss or 0.0) * (result.n_steps - result.n_idle_steps),
+        # Thirty exact losses of five rows would be thirty equations.
+        loss=round(result.mean_loss or 0.0, 3),
         loss_steps=result.n_steps - result.n_idle_steps,
         evaluation=evaluation,
     )

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
+from tasks.survival.risk_sets import LONGEST_TIME, SHORTEST_TIME
 from tasks.survival.standardization import LARGEST_MAGNITUDE
 
 _NUMBER = (Real, Decimal, np.bool_)
@@ -30,7 +31,7 @@ class SurvivalData:
     features : ndarray of float64, shape (n, p)
         Finite, one column a feature.
     time : ndarray of float64, shape (n,)
-        Follow-up times, finite and positive, in the unit of the source.
+        Follow-up times from ``SHORTEST_TIME`` to ``LONGEST_TIME``, in the unit of the source.
     event : ndarray of bool, shape (n,)
         True if the event was seen at that time, False if the row is censored then.
     feature_names : tuple of str, length p
@@ -229,9 +230,12 @@ def _read_times(column: pd.Series[Any]) -> tuple[NDArray[np.float64], list[str]]
         "infinite": np.isinf(times) & ~missing,
         "negative": (times < 0) & np.isfinite(times),
         "zero": times == 0,
+        f"above {LONGEST_TIME:g}": (times > LONGEST_TIME) & np.isfinite(times),
+        f"below {SHORTEST_TIME:g}": (times < SHORTEST_TIME) & (times > 0),
     }
+    allowed = f"finite numbers above 0, from {SHORTEST_TIME:g} to {LONGEST_TIME:g}"
     return times, [
-        f"{label}: {rows.sum()} of {n_rows} times are {what}; allowed: finite numbers above 0"
+        f"{label}: {rows.sum()} of {n_rows} times are {what}; allowed: {allowed}"
         for what, rows in wrong.items()
         if rows.any()
     ]

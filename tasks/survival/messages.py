@@ -5,6 +5,7 @@ Every ``reveals`` is the sentence that the disclosure ledger has of a message.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -12,19 +13,28 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.survival.baseline import BaselineHazard
+from tasks.site.reply_fields import MalformedReply, count, number, reals, text, texts
 from tasks.survival.concordance import ConcordanceSums
-from tasks.survival.curves import GroupCurves
-from tasks.survival.risk_sets import RiskSetSums
+from tasks.survival.risk_sets import (
+    LINEAR_PREDICTOR_BOUND,
+    LONGEST_TIME,
+    SHORTEST_TIME,
+    RiskSetSums,
+    is_round_number,
+)
 from tasks.survival.standardization import FeatureMoments, Standardizer
 
 STATISTICS = "query.survival_statistics"
 TRAIN = "train"
 EVALUATE = "evaluate"
-CURVES = "query.survival_curves"
 
 Arrays = dict[str, NDArray[Any]]
 Metrics = dict[str, int | float | list[int] | list[float]]
+
+ROUNDING = 1e-9
+"""Relative error of sums that sites interpolate and add up."""
+
+_LONGEST_HORIZON = 10 * LONGEST_TIME
 
 _SUMS = ("a", "b", "aa", "ab", "bb")
 
@@ -70,7 +80,7 @@ class StatisticsReply:
     reveals: ClassVar[str] = (
         "names of the feature columns; count, mean and sum of squares of each over the site's "
         "training rows; number of events and of evaluation rows; a round number that fewer than "
-        "privacy-level follow-up times exceed"
+        "privacy-level follow-up times exceed; name of the bundled data set, if they are of one"
     )
 
     def to_record(self) -> RecordDict:
@@ -96,17 +106,18 @@ class StatisticsReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         record = content.config_records["statistics"]
         arrays = from_array_record(content.array_records["moments"])
-        names = tuple(cast(list[str], record["feature-names"]))
-        moments = FeatureMoments(cast(int, record["count"]), arrays["mean"], arrays["m2"])
-        n_events, n_test = cast(int, record["n-events"]), cast(int, record["n-test"])
-        horizon = cast(float, record["horizon"])
-        if len(names) != moments.mean.size:
-            raise ValueError("number of feature names and of moments differ")
-        if moments.count < 1 or not 0 <= n_events <= moments.count or n_test < 0:
-            raise ValueError("counts of rows or events that cannot be")
-        if not np.isfinite(horizon) or horizon <= 0:
-            raise ValueError("horizon that is not a positive number")
-        return cls(names, moments, n_events, n_test, horizon, cast(str, record["data-set"]))
+        names = tuple(texts(record, "feature-names"))
+        rows = count(record, "count", least=1)
+        moments = FeatureMoments(rows, reals(arrays, "mean"), reals(arrays, "m2"))
+        n_events, n_test = count(record, "n-events"), count(record, "n-test")
+        horizon = number(record, "horizon")
+        if not len(set(names)) == len(names) == moments.mean.size > 0:
+            raise MalformedReply("feature-names: must be different, and as many as moments")
+        if n_events > rows:
+            raise MalformedReply("n-events: must be at most count")
+        if not SHORTEST_TIME <= horizon <= _LONGEST_HORIZON or not is_round_number(horizon):
+            raise MalformedReply("horizon: must be a round number, as of a site's times")
+        return cls(names, moments, n_events, n_test, horizon, text(record, "data-set"))
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,10 @@ class TrainConfig:
     num_clients: int = 1
     grid_horizon: float = 0.0
 
-    reveals: ClassVar[str] = "the global model, and the pooled mean and scale of each feature"
+    reveals: ClassVar[str] = (
+        "the global model; the pooled mean and scale of each feature; the end of the time grid, "
+        "which is survival.horizon or the largest of the sites' round numbers"
+    )
 
     def to_config(self) -> ConfigRecord:
         """Return the record, without what the strategies add."""
@@ -168,7 +182,8 @@ class EvaluationSums:
     identical: bool
 
     reveals: ClassVar[str] = (
-        "five sums over the site's evaluation rows (pair counts) and their number"
+        "five sums over the site's evaluation rows (pair counts), their number, and whether all "
+        "of them have the same prediction"
     )
 
     def to_metrics(self) -> Metrics:
@@ -179,40 +194,69 @@ class EvaluationSums:
     @classmethod
     def from_metrics(cls, metrics: MetricRecord) -> EvaluationSums:
         """Read the entries of a MetricRecord; raises ValueError or KeyError if malformed."""
-        sums = {name: float(cast(float, metrics[f"concordance-{name}"])) for name in _SUMS}
-        return cls(
-            ConcordanceSums(**sums),
-            rows=int(cast(int, metrics["evaluated-rows"])),
-            identical=bool(metrics["identical-predictions"]),
-        )
+        sums = {name: number(metrics, f"concordance-{name}") for name in _SUMS}
+        if count(metrics, "identical-predictions") > 1:
+            raise MalformedReply("identical-predictions: must be 0 or 1")
+        rows = count(metrics, "evaluated-rows")
+        if sums["b"] > rows * (rows - 1) / 2:
+            raise MalformedReply("concordance-b: must be at most the pairs of evaluated-rows")
+        return cls(ConcordanceSums(**sums), rows, bool(metrics["identical-predictions"]))
 
 
 @dataclass(frozen=True)
 class TrainReply:
     """A site's trained (and, where switched on, privatized) model, and its evaluation of the
-    model that it received."""
+    model that it received.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        The model.
+    num_examples : int
+        Training rows.
+    loss : float
+        Mean over optimizer steps.
+    loss_steps : int
+        Steps behind it.
+    evaluation : EvaluationSums
+        Of the received model.
+    """
 
     arrays: Arrays
     num_examples: int
-    loss_sum: float
+    loss: float
     loss_steps: int
     evaluation: EvaluationSums
 
     reveals: ClassVar[str] = (
         "the site's model update (clipped and noised where dp-mechanism is on); number of training "
-        "rows; sum of the training loss over steps; " + EvaluationSums.reveals
+        "rows; mean training loss over steps, to three decimals; " + EvaluationSums.reveals
     )
 
     def to_record(self) -> RecordDict:
         """Return the message's content: one ArrayRecord and one MetricRecord, as FedAvg asks."""
         metrics: Metrics = {
             "num-examples": self.num_examples,
-            "loss-sum": self.loss_sum,
+            "loss": self.loss,
             "loss-steps": self.loss_steps,
             **self.evaluation.to_metrics(),
         }
         return RecordDict(
             {"arrays": to_array_record(self.arrays), "metrics": MetricRecord(metrics)}
+        )
+
+    @staticmethod
+    def read_metrics(metrics: MetricRecord) -> tuple[int, float, int, EvaluationSums]:
+        """Return rows, loss, steps and evaluation; raises ValueError if they are malformed.
+
+        The model itself is checked against the one that was sent:
+        :func:`strategies.averaging.matching_arrays`.
+        """
+        return (
+            count(metrics, "num-examples", least=1),
+            number(metrics, "loss"),
+            count(metrics, "loss-steps"),
+            EvaluationSums.from_metrics(metrics),
         )
 
 
@@ -246,77 +290,31 @@ class EvaluateReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         metrics = content.metric_records["metrics"]
         arrays = from_array_record(content.array_records["risk-sets"])
-        n_rows = int(cast(int, metrics["num-examples"]))
+        n_rows = count(metrics, "num-examples", least=1)
+        risk_sets = RiskSetSums(**{name: reals(arrays, name) for name in _RISK_SETS})
+        _refuse_impossible_risk_sets(risk_sets, n_rows)
         return cls(
             num_examples=n_rows,
             evaluation=EvaluationSums.from_metrics(metrics),
-            risk_sets=RiskSetSums(**{name: arrays[name] for name in _RISK_SETS}),
-            risk_moments=FeatureMoments(n_rows, arrays["risk-mean"], arrays["risk-m2"]),
-        )
-
-
-@dataclass(frozen=True)
-class CurvesRequest:
-    """Server to sites: sum predicted and observed survival by risk group, on training rows."""
-
-    arrays: ArrayRecord
-    standardizer: Standardizer
-    baseline: BaselineHazard
-    cuts: NDArray[np.float64]
-
-    reveals: ClassVar[str] = "the final model, its baseline hazard, and the cuts of the risk groups"
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        setting = {
-            "feature-mean": self.standardizer.mean,
-            "feature-scale": self.standardizer.scale,
-            "grid": self.baseline.grid,
-            "cumulative-hazard": self.baseline.cumulative,
-            "center": np.array(self.baseline.center),
-            "cuts": self.cuts,
-        }
-        return RecordDict({"arrays": self.arrays, "setting": to_array_record(setting)})
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> CurvesRequest:
-        """Read the message's content."""
-        setting = from_array_record(content.array_records["setting"])
-        return cls(
-            arrays=content.array_records["arrays"],
-            standardizer=Standardizer(setting["feature-mean"], setting["feature-scale"]),
-            baseline=BaselineHazard(
-                setting["grid"], setting["cumulative-hazard"], float(setting["center"])
+            risk_sets=risk_sets,
+            risk_moments=FeatureMoments(
+                n_rows, reals(arrays, "risk-mean"), reals(arrays, "risk-m2")
             ),
-            cuts=setting["cuts"],
         )
 
 
-@dataclass(frozen=True)
-class CurvesReply:
-    """A site's training rows by risk group."""
-
-    curves: GroupCurves
-
-    reveals: ClassVar[str] = (
-        "training rows by risk group: their number; events, rows at risk and summed predicted "
-        "survival by cell, a union of the cells of the evaluate reply in which privacy-level rows "
-        "of every group leave; zeros only, if the site has fewer in any group"
-    )
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        arrays = {name: getattr(self.curves, name) for name in _GROUP_CURVES}
-        return RecordDict({"curves": to_array_record(arrays)})
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> CurvesReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        arrays = from_array_record(content.array_records["curves"])
-        return cls(GroupCurves(**{name: arrays[name] for name in _GROUP_CURVES}))
+def _refuse_impossible_risk_sets(sums: RiskSetSums, rows: int) -> None:
+    """Refuse sums that no rows have, up to rounding."""
+    weight, at_risk, most = sums.at_risk_weight, sums.at_risk_count, rows * (1 + ROUNDING)
+    for name, values in (("at_risk_weight", weight), ("at_risk_count", at_risk)):
+        if (values[1:] > values[:-1] * (1 + ROUNDING)).any():
+            raise MalformedReply(f"{name}: must not grow with time")
+    if abs(at_risk[0] - rows) > rows * ROUNDING or sums.events.sum() > most:
+        raise MalformedReply("at_risk_count, events: must be those of num-examples rows")
+    if weight[0] > most * math.exp(LINEAR_PREDICTOR_BOUND):
+        raise MalformedReply("at_risk_weight: must be a sum of bounded hazard ratios")
 
 
-_GROUP_CURVES = ("rows", "survival_sum", "at_risk_count", "events")
 _RISK_SETS = ("at_risk_weight", "events", "at_risk_count")
 
 

@@ -153,7 +153,9 @@ class ModelBuilder(Protocol):
 
     def __call__(
         self, *, n_features: int, hidden_layers: Sequence[int], dropout: float
-    ) -> SurvivalModel: ...
+    ) -> SurvivalModel:
+        """Return the untrained model."""
+        ...
 
 
 _BUILDERS: dict[str, ModelBuilder] = {}

@@ -23,6 +23,11 @@ FloatArray = npt.NDArray[np.float64]
 
 _ROUND_MANTISSAS = ("1", "1.5", "2", "3", "4", "5", "6", "8")
 
+SHORTEST_TIME = 1e-30
+LONGEST_TIME = 1e30
+"""Times outside are no follow-up times in any unit, and near the ends of what a double can hold
+nothing of a grid of times can be counted on."""
+
 LINEAR_PREDICTOR_BOUND = 50.0
 """Centered linear predictors are limited to plus and minus this before exp (exp(50) is 5e21)."""
 
@@ -51,13 +56,12 @@ def horizon_bound(times: npt.ArrayLike, *, privacy_level: int) -> float:
     _refuse_small_site(times.size, privacy_level)
     # h is exceeded by fewer than q times exactly if the q-th largest does not exceed it.
     reached = np.partition(times, times.size - privacy_level)[times.size - privacy_level]
-    decade = int(np.floor(np.log10(reached)))
-    candidates = (
-        float(f"{mantissa}e{power}")
-        for power in (decade - 1, decade, decade + 1)
-        for mantissa in _ROUND_MANTISSAS
-    )
-    return next(bound for bound in candidates if bound >= reached)
+    return next(bound for bound in _round_numbers_near(reached) if bound >= reached)
+
+
+def is_round_number(value: float) -> bool:
+    """Whether a positive, finite number is one of those of `horizon_bound`."""
+    return value in _round_numbers_near(value)
 
 
 def time_grid(horizon: float, time_bins: int) -> FloatArray:
@@ -273,6 +277,16 @@ def _even_within(borders: IntArray, events: FloatArray) -> FloatArray:
     before = np.concatenate(([0.0], np.cumsum(events)))[ends]
     has_cells = cells > 0
     return np.repeat(np.diff(before)[has_cells] / cells[has_cells], cells[has_cells])
+
+
+def _round_numbers_near(value: float) -> list[float]:
+    """Round numbers from a decade below to a decade above a positive value, ascending."""
+    decade = int(np.floor(np.log10(value)))
+    return [
+        float(f"{mantissa}e{power}")
+        for power in (decade - 1, decade, decade + 1)
+        for mantissa in _ROUND_MANTISSAS
+    ]
 
 
 def _checked_times(times: npt.ArrayLike) -> FloatArray:

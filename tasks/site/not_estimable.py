@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Reason = Literal[
+    "no-events",  # no event among the training rows of any site
     "one-class",  # no row of one class in the whole federation
     "separated",  # no threshold (or: a linear predictor) with both outcomes: the MLE is at infinity
     "quasi-separated",  # exactly one threshold with both outcomes: a line through one point

@@ -1,0 +1,175 @@
+"""Fisher scoring of the ROC-GLM, in clear or under masks, with the calibration in its exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from flwr.app import RecordDict
+
+from strategies.exchange import Exchange, TooFewSites
+from strategies.fisher_scoring import FisherScoring
+from strategies.roc_glm_checks import check_fisher_sums
+from strategies.roc_glm_result import MaskedSums
+from tasks.roc_glm.calibration_slope import CalibrationFit
+from tasks.roc_glm.config import RocGlmConfig
+from tasks.roc_glm.counts_messages import (
+    ROC_GLM_FISHER,
+    RocGlmFisherReply,
+    RocGlmFisherRequest,
+    fisher_step,
+    read_fisher_vector,
+)
+from tasks.roc_glm.estimates import auc_of_roc_glm
+from tasks.roc_glm.fisher_messages import SiteReply
+from tasks.roc_glm.glm import FisherSums
+from tasks.roc_glm.messages import MaskedReply
+from tasks.roc_glm.placement import Survivor
+from tasks.roc_glm.probit import RocGlmFit
+from tasks.roc_glm.scoring import FisherIteration, Iterate
+from tasks.roc_glm.survivor import FloatArray
+from tasks.secure import split_reals
+from tasks.secure.roster import Roster
+from tasks.secure.secure_sums import unmask_sum
+from tasks.site.name_lists import some_names
+from tasks.site.not_estimable import NotEstimable
+
+
+class RocGlmFisher(FisherScoring):
+    """Probit regression of "placement value at most t" on (1, Phi^-1(t)) over exchanges.
+
+    The long data set is nowhere built: a site works on its counts at the thresholds. Two logistic
+    regressions of the label on the logit of the score (calibration slope, and calibration in the
+    large) are fitted in the same exchanges, where scores are probabilities.
+
+    **What is revealed.** See :class:`strategies.roc_glm.RocGlm`: sums of each site in clear, or
+    over all sites under masks. They do not hide the counts behind them over several rounds.
+
+    Parameters
+    ----------
+    config : RocGlmConfig
+        Settings of the task.
+    min_sites : int
+        Fewest sites.
+
+    Attributes
+    ----------
+    roster : Roster or None
+        Sites of the masked sums; None where sums come in clear.
+    calibration : CalibrationFit or None
+        Once `fit_by_rounds` has fitted it.
+    """
+
+    message_type: ClassVar[str] = ROC_GLM_FISHER
+
+    def __init__(self, *, config: RocGlmConfig, min_sites: int = 2) -> None:
+        super().__init__(
+            family="probit",
+            criterion="deviance",
+            tolerance=config.tolerance,
+            min_sites=min_sites,
+            feature_names=("gamma-1", "gamma-2"),
+        )
+        self.config = config
+        self.roster: Roster | None = None
+        self.calibration: CalibrationFit | None = None
+        self._survivor: Survivor | None = None
+        self._calibrations: list[FisherIteration] = []
+        self._failed: set[int] = set()
+
+    def fit_by_rounds(
+        self, exchange: Exchange, survivor: Survivor, *, with_calibration: bool = False
+    ) -> tuple[RocGlmFit | None, NotEstimable | None]:
+        """Fit the ROC-GLM, and the calibration beside it.
+
+        Parameters
+        ----------
+        exchange : Exchange
+            With the sites that are behind `survivor`.
+        survivor : Survivor
+            Pooled survivor function of the negatives.
+        with_calibration : bool
+            Scores are probabilities, and sums over all rows may leave the sites.
+
+        Returns
+        -------
+        RocGlmFit or None, NotEstimable or None
+            The fit, or why there is none.
+        """
+        config = self.config
+        self._survivor, self._failed = survivor, set()
+        self._calibrations = [
+            FisherIteration("logit", tolerance=config.tolerance, max_rounds=config.max_rounds)
+            for _ in range(2 if with_calibration else 0)
+        ]
+        try:
+            fit = FisherScoring.start(
+                self, exchange, num_rounds=config.max_rounds, timeout=exchange.timeout or 3600
+            ).fit
+        except NotEstimable as reason:
+            return None, reason
+        if self._calibrations and not self._failed and not self._unfinished:
+            self.calibration = CalibrationFit.of(*(each.fit() for each in self._calibrations))
+        gamma_1, gamma_2 = (float(value) for value in fit.coefficients)
+        auc = float(auc_of_roc_glm(gamma_1, gamma_2))
+        return RocGlmFit(gamma_1, gamma_2, auc, fit.deviance), None
+
+    # Hooks of FisherScoring -------------------------------------------------------------------
+
+    def request(self, server_round: int, coefficients: FloatArray | None) -> RecordDict:
+        """Return theta of every fit, and the pooled survivor function of the negatives."""
+        assert self._survivor is not None, "fit_by_rounds comes first"
+        calibrations = tuple(each.coefficients for each in self._calibrations)
+        request = RocGlmFisherRequest(server_round, coefficients, self._survivor, calibrations)
+        return request.to_record()
+
+    def parse_reply(self, content: RecordDict) -> SiteReply:
+        """Read sums in clear, or under masks."""
+        if self.roster is not None:
+            return MaskedSums(masked=MaskedReply.from_record(content).masked)
+        reply = RocGlmFisherReply.from_record(content)
+        check_fisher_sums(read_fisher_vector(reply.vector, self._fits))
+        return reply
+
+    def pool(self, replies: Mapping[str, Any]) -> FisherSums:
+        """Add up the sums, and step the calibration.
+
+        A site that was lost ends the run: its rows are in the survivor function.
+        """
+        if lost := self.cohort.lost:
+            raise TooFewSites(
+                f"fisher: no usable answer of {some_names(lost)}, whose rows are in the pooled "
+                "survivor function: begin a new run",
+                list(self.cohort.exchange.faults),
+            )
+        if self.roster is None:
+            vector = sum(reply.vector for reply in replies.values())
+        else:
+            masked = [reply.masked for reply in replies.values()]
+            sums = unmask_sum(masked, roster=self.roster, step=fisher_step(self._round))
+            vector = split_reals.join(sums, num_sites=len(self.roster.names))
+        of_roc_glm, *others = read_fisher_vector(vector, self._fits)
+        for at, (iteration, pooled) in enumerate(zip(self._calibrations, others, strict=True)):
+            if at in self._failed or iteration.finished:
+                continue
+            try:
+                iteration.advance(pooled)
+            except NotEstimable:
+                self._failed.add(at)
+        return of_roc_glm
+
+    def has_converged(self, before: Iterate | None, now: Iterate) -> bool:
+        """Whether the ROC-GLM has converged, and the calibration beside it."""
+        is_last = self._round >= self.config.max_rounds
+        return super().has_converged(before, now) and (is_last or not self._unfinished)
+
+    @property
+    def _fits(self) -> int:
+        return 1 + len(self._calibrations)
+
+    @property
+    def _unfinished(self) -> bool:
+        return any(
+            at not in self._failed and not iteration.finished
+            for at, iteration in enumerate(self._calibrations)
+        )

@@ -1,0 +1,175 @@
+"""A site that says what cannot be is named and left out; no such number enters an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, Message
+from numpy.typing import NDArray
+
+from fedapp import simulation
+from fedapp.simulation import InProcessGrid, SimulationResult, simulate
+from tasks.roc_glm.counts_messages import COUNTS, ROC_GLM_FISHER
+from tasks.roc_glm.messages import RELEASE
+from tasks.site.messages import HELLO
+from tests.test_roc_glm_disclosure import NAMES, Value, cohort
+
+MALFORMED = "reply of another form than expected"
+
+Spoil = Callable[[Message], None]
+Change = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def run_with(directory: Path, kind: str, spoil: Spoil, **settings: Value) -> SimulationResult:
+    """A run in which the answer of "north" to this message type is spoilt."""
+
+    class SpoilingGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            reply = super()._handle(message)
+            if message.metadata.message_type == kind and message.metadata.dst_node_id == 2:
+                spoil(reply)
+            return reply
+
+    config: dict[str, Value] = {"run-dir": str(directory), "roc-glm.allow-score-disclosure": True}
+    config |= {f"roc-glm.{key.replace('_', '-')}": value for key, value in settings.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "InProcessGrid", SpoilingGrid)
+        return simulate("roc-glm", sites=cohort(), config=config, site_names=NAMES)
+
+
+def array(name: str, change: Change) -> Spoil:
+    def spoil(reply: Message) -> None:
+        arrays = reply.content.array_records["arrays"]
+        arrays[name] = Array(np.ascontiguousarray(change(arrays[name].numpy().copy())))
+
+    return spoil
+
+
+def fact(name: str, value: Any) -> Spoil:
+    def spoil(reply: Message) -> None:
+        reply.content.config_records["facts"][name] = value
+
+    return spoil
+
+
+def put(at: int, value: float) -> Change:
+    def change(values: NDArray[Any]) -> NDArray[Any]:
+        values.ravel()[at] = value
+        return values
+
+    return change
+
+
+def add(at: int, value: float) -> Change:
+    def change(values: NDArray[Any]) -> NDArray[Any]:
+        values.ravel()[at] += value
+        return values
+
+    return change
+
+
+RELEASES = [
+    ("binned", "positive", lambda a: a * 1000),
+    ("binned", "positive", lambda a: -a),
+    ("binned", "negative", put(0, 2**62)),
+    ("binned", "negative", lambda a: np.full_like(a, 2**62)),
+    ("exact", "positive", put(0, 2**62)),
+    ("exact", "levels", lambda a: a + 5.0),
+    ("binned", "counts", lambda a: a * 100),
+    ("binned", "counts", add(0, 1)),
+    ("binned", "sums", lambda a: a * -3.0),
+    ("binned", "sums", lambda a: a * 1e300),
+    ("binned", "sums", add(5, 30.0)),
+    ("noisy-scores", "positive", lambda a: a[:-1]),
+    ("noisy-scores", "positive", put(0, 1e300)),
+    ("noisy-scores", "negative", put(0, -1e5)),
+    ("noisy-counts", "positive", put(3, 1e300)),
+    ("noisy-histogram", "negative", put(3, -1e9)),
+]
+
+
+@pytest.mark.parametrize(("release", "name", "change"), RELEASES)
+def test_an_impossible_release_is_the_fault_of_its_site(
+    release: str, name: str, change: Change, tmp_path: Path
+) -> None:
+    result = run_with(tmp_path, RELEASE, array(name, change), release=release)
+    summary = result.summary
+    assert summary["status"] == "ok"
+    assert summary["lost"] == ["north"]
+    assert [fault.startswith(f"north: release: {MALFORMED}") for fault in summary["faults"]] == [
+        True
+    ]
+    assert 0.0 <= summary["auc"] <= 1.0
+    others = [part for name_, part in zip(NAMES, cohort(), strict=True) if name_ != "north"]
+    assert summary["n-positive"] == sum(int(part["label"].sum()) for part in others)
+
+
+SUMS = [
+    ("moments", lambda a: np.tile([[-5.0, 0.0]], (len(a), 1))),
+    ("moments", lambda a: a * -5.0),
+    ("moments", lambda a: a * [[1.0, 1e6]]),
+    ("number", lambda a: a + 7),
+    ("threshold-counts", lambda a: a[:, ::-1]),
+    ("threshold-counts", lambda a: a.astype(float) + 0.5),
+    ("counts", lambda a: a * 2),
+    ("sums", lambda a: -a),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), SUMS)
+def test_impossible_sums_of_positives_end_the_run(
+    name: str, change: Change, tmp_path: Path
+) -> None:
+    result = run_with(tmp_path, COUNTS, array(name, change), release="noisy-scores")
+    assert result.summary["status"] == "failed"
+    assert "auc" not in result.summary
+    assert "counts: no usable answer of north" in result.summary["reason"]
+    assert f"north: counts: {MALFORMED}" in str(result.summary["faults"])
+
+
+@pytest.mark.parametrize(
+    "change", [lambda a: a * 1e200, lambda a: -a, put(-1, -3.0), put(3, 1e9), put(0, 1e120)]
+)
+def test_impossible_sums_of_fisher_scoring_end_the_run(change: Change, tmp_path: Path) -> None:
+    spoil = array("sums", change)
+    result = run_with(tmp_path, ROC_GLM_FISHER, spoil, release="binned", mode="fisher")
+    assert result.summary["status"] == "failed"
+    assert "no usable answer of north" in result.summary["reason"]
+    assert f"north: fisher: {MALFORMED}" in str(result.summary["faults"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n-positive", 2**60), ("n-positive", -1), ("dropped", 2**62), ("dropped", 0.5)],
+)
+def test_an_impossible_introduction_is_refused_by_name(
+    name: str, value: float, tmp_path: Path
+) -> None:
+    result = run_with(tmp_path, HELLO, fact(name, value), release="noisy-counts")
+    assert result.summary["status"] == "refused"
+    assert "north: malformed: an introduction that cannot be" in str(result.summary)
+
+
+@pytest.mark.parametrize("release", ["binned", "exact", "noisy-scores"])
+def test_other_class_sizes_than_those_of_the_introduction(release: str, tmp_path: Path) -> None:
+    result = run_with(tmp_path, HELLO, fact("n-positive", 10**6), release=release)
+    assert result.summary["lost"] == ["north"]
+    assert f"north: release: {MALFORMED}" in str(result.summary["faults"])
+
+
+def test_a_masked_sum_that_cannot_be_is_said_to_be_false(tmp_path: Path) -> None:
+    def one_more(words: NDArray[Any]) -> NDArray[Any]:
+        words[5] += np.uint64(2**62)
+        return words
+
+    shared: dict[str, Value] = {"release": "noisy-counts", "secure": True}
+    plain: dict[str, Value] = {}
+    for settings in (plain, shared):
+        result = run_with(tmp_path, RELEASE, array("words", one_more), **settings)
+        assert result.summary["status"] == "refused"
+        assert "a site answered falsely, and masks hide which" in str(result.summary)
+        assert "auc" not in result.summary

@@ -1,0 +1,229 @@
+"""A server that asks a site more than the run needs learns nothing from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Message, RecordDict
+
+from tasks.roc_glm.counts import equal_cuts
+from tasks.roc_glm.counts_messages import (
+    COUNTS,
+    ROC_GLM_FISHER,
+    CountsReply,
+    CountsRequest,
+    RocGlmFisherRequest,
+)
+from tasks.roc_glm.messages import RELEASE, ReleaseReply, ReleaseRequest, SiteFacts
+from tasks.roc_glm.survivor import CellSurvivor, ScoreSurvivor
+from tasks.site.messages import HELLO, HelloReply, HelloRequest
+from tests import test_roc_glm_disclosure as recorded
+from tests.test_roc_glm_disclosure import Recorded, ask, begin_anew, record, request_of
+
+
+def why(reply: Message) -> str:
+    assert reply.has_error()
+    return str(reply.error.reason)
+
+
+def content_of(run: Recorded, message_type: str) -> RecordDict:
+    return request_of(run, message_type).content
+
+
+def with_features() -> list[pd.DataFrame]:
+    generator = np.random.default_rng(1)
+    return [
+        part.assign(age=generator.integers(20, 90, len(part)), size=generator.random(len(part)))
+        for part in ORIGINAL()
+    ]
+
+
+ORIGINAL = recorded.cohort
+
+
+# The noise ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["noisy-scores", "noisy-counts"])
+def test_no_server_can_make_the_noise_smaller_than_a_site_estimates(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "cohort", with_features)
+    config: dict[str, bool | int | float | str] = {
+        "roc-glm.release": release,
+        "roc-glm.estimate-sensitivity": True,
+    }
+    run = record(tmp_path, config)
+    estimates = []
+    for _, reply in run.replies(HELLO):
+        facts = SiteFacts.from_facts(HelloReply.from_record(reply.content).task.facts)
+        assert facts.sensitivity is not None
+        estimates.append(facts.sensitivity.sensitivity)
+    assert run.result.summary["sensitivity-used"] == max(estimates)
+    asked = ReleaseRequest.from_record(content_of(run, RELEASE))
+    own = estimates[0]
+    for lie in (1e-300, 0.0, -1.0, float("nan"), float("inf"), np.nextafter(own, 0.0)):
+        begin_anew(run, 1)
+        content = replace(asked, sensitivity=float(lie)).to_record()
+        assert "the noise would be too small" in why(ask(run, 1, content, RELEASE))
+    begin_anew(run, 1)
+    assert not ask(run, 1, replace(asked, sensitivity=own).to_record(), RELEASE).has_error()
+
+
+# Oracles -----------------------------------------------------------------------------------------
+
+
+def test_sums_of_positives_are_given_under_one_request(tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores"})
+    said = next(reply for _, reply in run.replies(COUNTS))
+    again = ask(run, 1, content_of(run, COUNTS), COUNTS)
+    first, second = (CountsReply.from_record(reply.content) for reply in (said, again))
+    assert first.moments == second.moments
+    for level in (0.5, 0.25):
+        step = CountsRequest((ScoreSurvivor.of(np.array([level])),), True)
+        assert why(ask(run, 1, step.to_record(), COUNTS)).startswith("second-request")
+    asked = CountsRequest.from_record(content_of(run, COUNTS))
+    fewer = replace(asked, survivors=asked.survivors[:1])
+    assert why(ask(run, 1, fewer.to_record(), COUNTS)).startswith("second-request")
+
+
+def test_sums_of_positives_come_after_the_release(tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores"})
+    begin_anew(run, 1)
+    assert "after the release" in why(ask(run, 1, content_of(run, COUNTS), COUNTS))
+
+
+@pytest.mark.parametrize("release", ["binned", "secure-counts", "noisy-scores", "exact"])
+def test_a_round_is_answered_once_and_under_one_survivor_function(
+    release: str, tmp_path: Path
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    requests = [
+        RocGlmFisherRequest.from_record(request.content)
+        for request, _ in run.messages
+        if request.metadata.message_type == ROC_GLM_FISHER and request.metadata.dst_node_id == 1
+    ]
+    last = requests[-1]
+    assert len(requests) > 2
+
+    def fisher(request: RocGlmFisherRequest) -> Message:
+        return ask(run, 1, request.to_record(), ROC_GLM_FISHER)
+
+    assert not fisher(last).has_error()  # the same message, sent twice
+    theta = np.array([0.3, 0.7])
+    assert why(fisher(replace(last, coefficients=theta))).startswith("second-request")
+    assert why(fisher(requests[0])).startswith("second-request")
+    later = replace(last, server_round=last.server_round + 1)
+    if isinstance(last.survivor, CellSurvivor):
+        other: Any = CellSurvivor(last.survivor.cuts, last.survivor.counts + 1)
+        finer = CellSurvivor(np.array([0.123]), np.array([1, 1]))
+        assert "cut points" in why(fisher(replace(later, survivor=finer)))
+        step = ScoreSurvivor.of(np.array([0.4]))
+        assert "has not" in why(fisher(replace(later, survivor=step)))
+    else:
+        other = ScoreSurvivor.of(np.array([0.4]))
+    assert "another survivor function" in why(fisher(replace(later, survivor=other)))
+    assert not fisher(later).has_error()
+    assert "max-rounds" in why(fisher(replace(last, server_round=26)))
+
+
+def cells_of_many_rows() -> list[pd.DataFrame]:
+    return ORIGINAL(rows=1200)
+
+
+@pytest.mark.parametrize("level", ["class", "cell"])
+def test_a_release_in_clear_is_given_at_one_set_of_cut_points(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "cohort", cells_of_many_rows)
+    config = {"roc-glm.release": "binned", "roc-glm.privacy-level-of": level}
+    run = record(tmp_path, config)
+    asked = ReleaseRequest.from_record(content_of(run, RELEASE))
+    said = next(reply for _, reply in run.replies(RELEASE))
+    again = ask(run, 1, asked.to_record(), RELEASE)
+    first, second = (ReleaseReply.from_record(reply.content) for reply in (said, again))
+    assert first.positive.tolist() == second.positive.tolist()
+    for cut in set(equal_cuts(50)) - set(asked.cuts):  # differences of these are counts of cells
+        content = replace(asked, cuts=np.array([cut])).to_record()
+        assert why(ask(run, 1, content, RELEASE)).startswith("second-request")
+
+
+def test_cut_points_that_a_site_cannot_keep_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "cohort", cells_of_many_rows)
+    config = {"roc-glm.release": "binned", "roc-glm.privacy-level-of": "cell"}
+    run = record(tmp_path, config)
+    reply = next(reply for _, reply in run.replies(HELLO))
+    kept = SiteFacts.from_facts(HelloReply.from_record(reply.content).task.facts).kept_cuts
+    cuts = equal_cuts(50)
+    assert 0 < sum(kept) < len(cuts)
+    asked = ReleaseRequest.from_record(content_of(run, RELEASE))
+    for cut, is_kept in zip(cuts, kept, strict=True):
+        begin_anew(run, 1)
+        reply = ask(run, 1, replace(asked, cuts=np.array([cut])).to_record(), RELEASE)
+        assert reply.has_error() is not is_kept
+
+
+def test_an_answer_is_not_given_again_from_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": "binned"})
+    monkeypatch.setattr(recorded, "cohort", lambda: [part.iloc[1:] for part in ORIGINAL()])
+    assert why(ask(run, 1, content_of(run, RELEASE), RELEASE)).startswith("second-answer")
+
+
+# The introduction --------------------------------------------------------------------------------
+
+
+def linear(feature: str, intercept: float) -> str:
+    return json.dumps(
+        {
+            "format": "fedapp-score-model",
+            "kind": "logistic",
+            "features": [feature],
+            "coefficients": [1.0],
+            "intercept": intercept,
+        }
+    )
+
+
+def hello_with(run: Recorded, model: str) -> tuple[str, str]:
+    asked = HelloRequest.from_record(content_of(run, HELLO))
+    content = replace(asked, task={**asked.task, "model": model}).to_record()
+    reply = HelloReply.from_record(ask(run, 1, content, HELLO).content)
+    return reply.fault_code, "; ".join(reply.fault_reasons)
+
+
+def test_no_model_is_taken_that_the_configuration_does_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "cohort", with_features)
+    run = record(tmp_path, {"roc-glm.release": "binned"})
+    code, words = hello_with(run, linear("age", -50.0))
+    assert code == "bad-request"
+    assert "no roc-glm.model" in words
+    run.grid.contexts[1].state = RecordDict()
+    assert hello_with(run, linear("age", -50.0))[0] == "bad-request"
+
+
+def test_the_model_of_the_first_introduction_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "cohort", with_features)
+    path = tmp_path / "model.json"
+    path.write_text(linear("size", -0.5))
+    run = record(tmp_path, {"roc-glm.release": "binned", "roc-glm.model": str(path)})
+    assert run.result.summary["status"] == "ok"
+    said = next(reply for _, reply in run.replies(HELLO))
+    assert hello_with(run, linear("age", -50.0))[0] == "second-request"
+    assert hello_with(run, path.read_text()) == ("", "")
+    again = ask(run, 1, content_of(run, HELLO), HELLO)
+    assert again.content.config_records["facts"] == said.content.config_records["facts"]
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error()
