@@ -27,6 +27,7 @@ from tasks.roc_glm.score_model import ScoreModel
 from tasks.secure import split_reals
 from tasks.site.faults import SiteFault
 from tasks.site.messages import HELLO
+from tasks.site.name_lists import some_names
 
 SMALL_SITE = "small-site"
 
@@ -35,9 +36,8 @@ def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     """Ledger words of a run's messages, by message type."""
     hello = HELLO_DISCLOSURE[HELLO]
     sends_model = "; the model file" if config.roc_glm.model else ""
-    introduction = Disclosure(
-        hello.step, hello.request + sends_model, f"{hello.reply}; {SiteFacts.reveals}"
-    )
+    facts = SiteFacts.reveals_under(config.roc_glm)
+    introduction = Disclosure(hello.step, hello.request + sends_model, f"{hello.reply}; {facts}")
     return {HELLO: introduction, **roc_glm_disclosures(config.roc_glm)}
 
 
@@ -101,10 +101,13 @@ def model_text(path: str) -> str:
     if not path:
         return ""
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         words = getattr(error, "strerror", None) or "is no UTF-8 text"
         raise Refused([f"roc-glm.model = {path!r}: {words}"]) from None
+    if not text.strip():
+        raise Refused([f"roc-glm.model = {path!r}: the file is empty"])
+    return text
 
 
 def _server_model(config: RunConfig, text: str) -> ScoreModel | None:
@@ -201,11 +204,12 @@ def _tell(summary: Mapping[str, Any]) -> None:
         )
     if "p-value" in summary:
         verdict = "rejected" if summary["rejected"] else "not rejected"
+        verdict += "".join(f"; {words}" for words in roc_glm_summary.cautions(summary))
         log(INFO, "H0 AUC <= %g: p = %.3g, %s", summary["null-auc"], summary["p-value"], verdict)
     if "brier" in summary:
         log(INFO, "Brier score %.4f", summary["brier"])
     if summary["excluded"] or summary["lost"]:
-        log(WARNING, "without: %s", ", ".join(summary["excluded"] + summary["lost"]))
+        log(WARNING, "without: %s", some_names(summary["excluded"] + summary["lost"]))
     if "pooled-auc-difference" in summary:
         difference = summary["pooled-auc-difference"]
         log(INFO, "AUC of the pooled rows (simulation only): differs by %.3g", difference)

@@ -13,6 +13,7 @@ from tasks.roc_glm.calibration_slope import CalibrationFit, cell_middles, groupe
 from tasks.roc_glm.classification import ConfusionCounts, rates
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, equal_cuts
+from tasks.roc_glm.deconvolution import MOST_NOISE
 from tasks.roc_glm.estimates import auc_interval, roc_band
 from tasks.roc_glm.guarantee import (
     MOMENTS_OF_POSITIVES,
@@ -26,6 +27,14 @@ from tasks.site.not_estimable import NotEstimable
 
 CURVE_POINTS = np.arange(1, 200) / 200
 NET_BENEFIT_CELLS = 50
+NO_SLOPE = "no calibration slope under noise: its standard error would leave the noise out"
+CAUTIONS = {
+    "noise-too-large": f"the noise is beyond what noisy scores can bear (standard deviation above "
+    f"{MOST_NOISE:g} of the range of scores): AUC, interval and test are not reliable",
+    "biased": "the noise was left in the AUC (debias = false): it is biased towards 1/2, its "
+    "interval is about the noisy scores, and a test says nothing of the AUC without noise",
+}
+"""Flags of a summary, and what they say."""
 
 
 def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
@@ -60,6 +69,7 @@ def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
         }
     if estimate.no_test is not None:
         summary["no-test"] = str(estimate.no_test)
+    summary |= _noise_flags(result, config)
     summary |= _fit_numbers(result)
     summary |= _statistics_numbers(result, config)
     return {key: value for key, value in summary.items() if value is not None}
@@ -105,6 +115,8 @@ def curves_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
                 ],
                 "suppressed": sum(part.suppressed for part in bins),
             }
+            if result.pooled.noisy is not None:
+                document["calibration"]["noisy"] = True
     if (cells := _cells(result)) is not None:
         document["net-benefit"] = _net_benefit(cells)
     if result.pooled.by_site:
@@ -178,6 +190,8 @@ def privacy_of(result: RocGlmResult, config: RocGlmConfig) -> Guarantee:
         score_sensitivity=result.plan.sensitivity,
         is_estimate=config.estimate_sensitivity,
         is_shared=config.secure,
+        level_of="cell" if config.merges_cells else "class",
+        repeated=bool(result.roster is not None and result.lost_sites),
     )
 
 
@@ -185,12 +199,13 @@ def calibration_fit(result: RocGlmResult) -> CalibrationFit | None:
     """Calibration slope and intercepts.
 
     By Fisher scoring over exchanges, which is exact, or else from pooled counts in cells (`exact`:
-    at the scores themselves).
+    at the scores themselves). None under noise: a standard error from noisy counts would leave the
+    noise out, which is most of it.
     """
     if result.calibration is not None:
         return result.calibration
     counts, scores = result.pooled.counts, result.pooled.levels
-    if not result.plan.is_probability:
+    if not result.plan.is_probability or result.plan.noise is not None:
         return None
     if not len(scores):
         cells = _cells(result)
@@ -202,6 +217,23 @@ def calibration_fit(result: RocGlmResult) -> CalibrationFit | None:
         return grouped_calibration(counts, scores)
     except NotEstimable:
         return None
+
+
+def cautions(summary: Mapping[str, Any]) -> list[str]:
+    """What is to be said beside every verdict about the AUC, by the flags of a summary."""
+    return [words for flag, words in CAUTIONS.items() if summary.get(flag)]
+
+
+def _noise_flags(result: RocGlmResult, config: RocGlmConfig) -> dict[str, bool]:
+    noise = result.plan.noise
+    if config.release != "noisy-scores" or noise is None:
+        return {}
+    flags = {}
+    if noise.scale > MOST_NOISE and result.plan.is_probability:
+        flags["noise-too-large"] = True
+    if not config.debias:
+        flags["biased"] = True
+    return flags
 
 
 def _fit_numbers(result: RocGlmResult) -> dict[str, Any]:
@@ -242,6 +274,8 @@ def _statistics_numbers(result: RocGlmResult, config: RocGlmConfig) -> dict[str,
             "calibration-intercept": fit.intercept_in_the_large,
             "calibration-intercept-error": fit.intercept_in_the_large_error,
         }
+    elif result.plan.noise is not None and result.plan.is_probability:
+        numbers["no-calibration-slope"] = NO_SLOPE
     return numbers
 
 

@@ -19,7 +19,12 @@ from tasks.roc_glm.counts_messages import (
     RocGlmFisherRequest,
 )
 from tasks.roc_glm.fisher_messages import SiteReply
-from tasks.roc_glm.messages import RELEASE, ReleaseRequest, release_reveals
+from tasks.roc_glm.messages import (
+    RELEASE,
+    SUMS_OVER_SITES,
+    ReleaseRequest,
+    release_reveals,
+)
 from tasks.roc_glm.site_statistics import SiteStatistics
 from tasks.roc_glm.validation import Validation
 from tasks.secure.roster import Roster
@@ -38,8 +43,8 @@ def roc_glm_disclosures(config: RocGlmConfig) -> dict[str, Disclosure]:
         ROC_GLM_FISHER: Disclosure(
             "fisher",
             RocGlmFisherRequest.reveals,
-            "nothing of one site: sums of score vector, information and deviance over all sites, "
-            "under masks"
+            "score vector, information and deviance of the site under masks, of which the server "
+            f"reads {SUMS_OVER_SITES}"
             if config.masks_sums
             else RocGlmFisherReply.reveals,
         ),

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.roc_glm.glm import FisherSums, pool_sums, site_sums, starting_sums
+from tasks.roc_glm.glm import FamilyName, FisherSums, pool_sums, site_sums, starting_sums
 from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable
@@ -185,7 +185,21 @@ def test_rounds_that_run_out_are_an_error_by_name() -> None:
         fit("probit", [(x, y)], criterion="step", tolerance=1e-12, max_rounds=3)
 
 
-def test_a_bad_start_is_halved_back() -> None:
+@pytest.mark.parametrize("at", [-1e6, -1000.0, -30.0, -5.0, 5.0, 30.0, 1000.0, 1e6])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_start_far_off_ends_at_the_same_fit(family: FamilyName, at: float) -> None:
+    x, y = draw(family, 0)
+    iteration = FisherIteration(family, criterion="step", start=np.full(x.shape[1], at))
+    while not iteration.finished:
+        theta = iteration.coefficients
+        iteration.advance(
+            starting_sums(family, x, y) if theta is None else site_sums(family, x, y, theta)
+        )
+    expected = fit(family, [(x, y)], criterion="step").coefficients
+    assert iteration.fit().coefficients == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_bad_start_is_halved_back_or_given_up() -> None:
     x, y = draw("poisson", 1)
     theirs = sm.GLM(y, x, family=sm.families.Poisson()).fit(tol=1e-15)
     # A full first step from here goes to a mean that overflows.
@@ -193,7 +207,11 @@ def test_a_bad_start_is_halved_back() -> None:
     iteration = FisherIteration("poisson", start=start, max_rounds=60)
     deviances = []
     while not iteration.finished:
-        sums = site_sums("poisson", x, y, iteration.coefficients)
+        theta = iteration.coefficients
+        if theta is None:
+            iteration.advance(starting_sums("poisson", x, y))
+            continue
+        sums = site_sums("poisson", x, y, theta)
         deviances.append(sums.deviance)
         iteration.advance(sums)
     assert max(deviances[1:4]) == np.inf or max(np.diff(deviances)) > 0  # a rise was proposed

@@ -163,7 +163,7 @@ def test_other_class_sizes_than_those_of_the_introduction(release: str, tmp_path
 
 def test_a_masked_sum_that_cannot_be_is_said_to_be_false(tmp_path: Path) -> None:
     def one_more(words: NDArray[Any]) -> NDArray[Any]:
-        words[5] += np.uint64(2**62)
+        words[5:6] += np.uint64(2**62)  # of an array: words wrap around
         return words
 
     shared: dict[str, Value] = {"release": "noisy-counts", "secure": True}

@@ -611,7 +611,8 @@ def test_a_hundred_sites() -> None:
 def test_training_that_diverges_is_named() -> None:
     result = run(three(), {**NO_NOISE, "survival.learning-rate": 10.0, "survival.local-steps": 40})
     assert result.summary["status"] == "failed"
-    assert "site-0: train: training diverged" in result.summary["reason"]
+    assert "site-0, " in result.summary["reason"]
+    assert ": train: training diverged" in result.summary["reason"]
     assert "lower the learning rate (10)" in result.summary["reason"]
 
 
@@ -729,7 +730,7 @@ def test_a_run_that_loses_too_many_sites_has_failed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tasks.survival.client.train", train)
     result = run(three())
     assert result.summary["status"] == "failed"
-    assert "site-0: train: the disk is gone" in result.summary["reason"]
+    assert "site-0, site-1, site-2: train: the disk is gone" in result.summary["reason"]
     assert result.exchanges == 3
     assert not (result.run_folder / "model.npz").exists()
 

@@ -11,7 +11,8 @@ optional; what is absent is said to be, with the reason where the run tells one:
       },
       "calibration": {
         "bins": [{"lower": 0.0, "upper": 0.1, "mean-predicted": 0.04, "observed": 0.02, "n": 120}],
-        "suppressed": 0                                             # rows left out
+        "suppressed": 0,                                            # rows left out
+        "noisy": true                                               # absent without noise
       },
       "net-benefit": {"threshold": [...], "model": [...], "treat-all": [...]},
       "confusion": {
@@ -34,10 +35,11 @@ Keys of the summary that the page reads, all optional:
   ``n-negative``;
 - ``test-statistic``, ``p-value``, ``rejected``; ``i-squared``, ``heterogeneity-p``;
 - ``brier``, ``calibration-slope``, ``calibration-intercept``, ``observed-to-expected``;
-- ``dropped`` (rows), ``ci-degenerate`` (the variance is 0);
+- ``dropped`` (rows), ``ci-degenerate`` (the variance is 0), ``noise-too-large`` and ``biased``
+  (noisy scores: what the AUC is worth);
 - ``epsilon``, ``delta``, ``privacy`` (the statement, printed as it stands);
 - why a part is not there: ``no-interval``, ``no-roc-glm``, ``no-roc``, ``no-sites``,
-  ``no-calibration``, ``no-net-benefit``, ``no-confusion``.
+  ``no-calibration``, ``no-calibration-slope``, ``no-net-benefit``, ``no-confusion``.
 
 Of the configuration it reads ``roc-glm.release``, ``.mode``, ``.alpha``, ``.null-auc``,
 ``.threshold``, ``.privacy-level`` and ``.statistics-epsilon``.
@@ -71,6 +73,7 @@ from fedapp.report.roc_glm_words import (
     spread_words,
     test_words,
 )
+from fedapp.roc_glm_summary import cautions
 from fedapp.run_folder import RunRecord
 
 TITLE = "Federated validation of a classifier"
@@ -99,6 +102,7 @@ def notices(run: RunRecord) -> list[Notice]:
                 "it is; check positive-label.",
             )
         )
+    found += [Notice("warning", f"{words[0].upper()}{words[1:]}.") for words in cautions(summary)]
     if summary.get("ci-degenerate"):
         found.append(
             Notice(
@@ -237,6 +241,11 @@ def _calibration(run: RunRecord, curves: Mapping[str, Any], folder: Path) -> Fig
     caption += "below, the rows of each bin. Dashed: perfect calibration."
     if exact:
         caption += f" Upright lines: {confidence(run)} of the share (Wilson)."
+    elif content.get("noisy"):
+        caption += (
+            " Rows and shares are under noise (points are held in their bins), which is why no "
+            "intervals are drawn."
+        )
     suppressed = content.get("suppressed")
     if suppressed:
         caption += (

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedapp.report.roc_glm_tables import number
+from fedapp.roc_glm_summary import cautions
 from fedapp.run_folder import RunRecord
 
 NOISY = ("noisy-scores", "noisy-counts", "noisy-histogram")
@@ -46,7 +47,10 @@ def spent_words(run: RunRecord) -> str:
     summary = run.summary
     if "epsilon" in summary:
         delta = f", δ\u00a0=\u00a0{summary['delta']:.3g}" if "delta" in summary else ""
-        return f"privacy spent: ε\u00a0=\u00a0{summary['epsilon']:.3g}{delta}"
+        beside = ""
+        if run.setting("roc-glm.release") == "noisy-scores":
+            beside = "; exact sums not covered"
+        return f"privacy spent: ε\u00a0=\u00a0{summary['epsilon']:.3g}{delta}{beside}"
     if run.setting("roc-glm.release") in NOISY:
         return "privacy spent: not recorded"
     return "no noise, no ε"
@@ -78,9 +82,10 @@ def test_words(run: RunRecord) -> list[str]:
     p_words = "p\u00a0<\u00a00.0001" if p_value < 1e-4 else f"p\u00a0=\u00a0{p_value:.4f}"
     z_words = f"z = {summary['test-statistic']:.2f}, " if "test-statistic" in summary else ""
     verdict = "is rejected" if summary.get("rejected", p_value < alpha) else "is not rejected"
+    caution = "".join(f" But {words}." for words in cautions(summary))
     return [
         f"Test of H0: AUC ≤ {null:g} against AUC > {null:g}: {z_words}{p_words}; H0 {verdict} at "
-        f"level {alpha:g}."
+        f"level {alpha:g}.{caution}"
     ]
 
 
@@ -108,12 +113,15 @@ def calibration_words(run: RunRecord) -> list[str]:
         )
         if key in summary
     ]
+    why = summary.get("no-calibration-slope")
+    left_out = [f"{str(why)[0].upper()}{str(why)[1:]}."] if why else []
     if not parts:
-        return []
+        return left_out
     numbers = ", ".join(parts)
     return [
         f"{numbers[0].upper()}{numbers[1:]}. A well calibrated model has slope 1, intercept 0 and "
-        "as many positives as its scores add up to."
+        "as many positives as its scores add up to.",
+        *left_out,
     ]
 
 

@@ -19,6 +19,8 @@ CELLS = 50
 ROUNDS = 150
 SMOOTH_ROUNDS = 20
 REDRAWS = 100
+MOST_NOISE = 0.25
+"""Standard deviation of noise on scores in [0, 1] above which little can be found below it."""
 _TAIL = 6.0  # noise standard deviations that the bins reach beyond [0, 1]
 
 

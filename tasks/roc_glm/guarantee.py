@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tasks.privacy import gaussian
 from tasks.roc_glm.releases import Mechanism, Release
@@ -20,12 +21,22 @@ _NEIGHBOURS: dict[Release, str] = {
 }
 
 _WITHOUT_NOISE: dict[Release, str] = {
-    "secure-counts": "no differential privacy is claimed; the server reads sums over all sites, "
-    "each over at least privacy-level rows of a class at a site, and nothing of a single site",
-    "binned": "no differential privacy is claimed; the server reads each site's counts, over at "
-    "least privacy-level rows of a class",
+    "secure-counts": "no differential privacy is claimed; the server reads sums over all sites "
+    "that have the class, {level}; where one site alone has a class, the sums of that class are "
+    "that site's own",
+    "binned": "no differential privacy is claimed; the server reads each site's counts, {level}",
     "exact": "none; the server reads every distinct score of every site with its class",
 }
+
+_LEVELS = {
+    "class": "and each of these has at least privacy-level rows of it (a cell can hold fewer)",
+    "cell": "and each of these has at least privacy-level rows of it, or none, in every cell; "
+    "which cut points leave it so is told in clear for each site",
+}
+_AFTER_DROP_OUT = (
+    "the masked sum was asked for again without the sites that were lost: the difference of the "
+    "two sums, where both could be opened, is theirs"
+)
 
 # Exact sums under principle A1 that accompany `noisy-scores`, by mode.
 ROC_GLM_SUMS = {
@@ -64,7 +75,7 @@ class Guarantee:
     def sentence(self) -> str:
         """The statement in one paragraph."""
         if self.epsilon is None:
-            return f"Privacy: {self.neighbours}."
+            return ". ".join([f"Privacy: {self.neighbours}", *self.notes]) + "."
         parts = [
             f"Privacy: {self.mechanism}, (epsilon, delta) = ({self.epsilon:.4g}, {self.delta:.4g}) "
             f"for all that was released under noise, for {self.neighbours}",
@@ -84,6 +95,8 @@ def guarantee(
     score_sensitivity: float = 1.0,
     is_estimate: bool = False,
     is_shared: bool = False,
+    level_of: Literal["class", "cell"] = "class",
+    repeated: bool = False,
 ) -> Guarantee:
     """The privacy statement for a release.
 
@@ -104,14 +117,19 @@ def guarantee(
         Delta2 was estimated from data.
     is_shared : bool
         The noise is shared between sites under masks.
+    level_of : {"class", "cell"}
+        What has at least privacy-level rows.
+    repeated : bool
+        A masked sum was asked for again without sites that were lost.
     """
     if release in _WITHOUT_NOISE:
-        return Guarantee("none", None, None, _WITHOUT_NOISE[release], (), ())
+        words = _WITHOUT_NOISE[release].format(level=_LEVELS[level_of])
+        return Guarantee("none", None, None, words, (), (_AFTER_DROP_OUT,) if repeated else ())
     notes = ["each class of each site has this budget, by parallel composition"]
     if is_estimate:
         notes.append(
-            f"sensitivity = {score_sensitivity:.4g} is an estimate from the data and no bound on "
-            "unseen patients, so (epsilon, delta) is one too"
+            f"sensitivity = {float(score_sensitivity)!r} is an estimate from the data and no "
+            "bound on unseen patients, so (epsilon, delta) is one too"
         )
     if is_shared:
         notes.append("it holds for the sum over sites, if every site adds its share of the noise")
@@ -119,7 +137,7 @@ def guarantee(
         mechanism=f"Gaussian mechanism ({mechanism} calibration)",
         epsilon=gaussian.composed_epsilon(delta=delta, ratios=noise_ratios),
         delta=delta,
-        neighbours=_NEIGHBOURS[release].format(sensitivity=f"{score_sensitivity:.4g}"),
+        neighbours=_NEIGHBOURS[release].format(sensitivity=repr(float(score_sensitivity))),
         not_covered=(*exact_sums, "class sizes and labels"),
         notes=tuple(notes),
     )

@@ -14,7 +14,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.roc_glm.releases import Release
+from tasks.roc_glm.config import RocGlmConfig
+from tasks.roc_glm.releases import NOISY_RELEASES, Release
 from tasks.roc_glm.rows import LabelCoding
 from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.survivor import FloatArray, IntArray
@@ -32,15 +33,21 @@ MOST_ROWS = 2**40
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
+SUMS_OVER_SITES = (
+    "sums over all sites that have the class only (where one site alone has it, that site's)"
+)
+"""What can be read of masked values."""
+
+
 def release_reveals(release: Release, *, secure: bool) -> str:
     """What a site's reply to the release request reveals to the server."""
     if secure and release == "secure-counts":
         return (
-            "nothing of one site: counts of each class in the cells, confusion counts and "
-            "calibration sums under masks, of which the server reads sums over all sites only"
+            "counts of each class in the cells, confusion counts and calibration sums under masks, "
+            f"of which the server reads {SUMS_OVER_SITES}"
         )
     if secure:
-        return "nothing of one site: its noisy counts under masks, read as a sum over all sites"
+        return f"noisy counts under masks, of which the server reads {SUMS_OVER_SITES}"
     beside = "; confusion counts at the threshold and calibration sums, likewise"
     return {
         "binned": "counts of each class in the cells, in clear" + beside,
@@ -88,6 +95,19 @@ class SiteFacts:
         "spelling of the two labels, whether all scores lie in [0, 1], number of rows left out, "
         "public keys where sums are masked; class sizes unless release = secure-counts"
     )
+
+    @classmethod
+    def reveals_under(cls, config: RocGlmConfig) -> str:
+        """What the facts of a site reveal in a run with these settings."""
+        words = cls.reveals
+        if config.merges_cells:
+            words += "; which of the cut points keep q rows or none in every cell of the site"
+        if config.estimate_sensitivity and config.release in NOISY_RELEASES:
+            words += (
+                "; the sensitivity estimated from the site's rows (the largest difference of two "
+                "scores), with distance and number of the neighbouring pairs, exact"
+            )
+        return words
 
     def to_facts(self) -> Facts:
         """Return the facts for the introduction."""

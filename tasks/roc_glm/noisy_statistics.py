@@ -122,7 +122,10 @@ def calibration_of(
     bin_negatives = np.clip(negative.bin_rows, 0.0, None)
     bin_positives = np.clip(positive.bin_rows, 0.0, None)
     bin_rows = bin_negatives + bin_positives
-    bin_scores = np.clip(negative.bin_scores + positive.bin_scores, 0.0, bin_rows)
+    edges = bin_edges(len(bin_rows))  # a mean of scores lies in its bin, whatever noise makes it
+    bin_scores = np.clip(
+        negative.bin_scores + positive.bin_scores, edges[:-1] * bin_rows, edges[1:] * bin_rows
+    )
     return CalibrationSums(
         rows=num_negative + num_positive,
         positives=num_positive,

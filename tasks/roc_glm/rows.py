@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
+from tasks.site.name_lists import some_names
+
+_MOST_GROUPS = 5
 
 FloatArray = NDArray[np.float64]
 
@@ -137,7 +140,9 @@ def coding_faults(codings: Mapping[str, LabelCoding]) -> list[str]:
             by_spelling.setdefault(coding.negative, []).append(site)
     if len(by_spelling) < 2:
         return []
-    groups = " / ".join(", ".join(sites) for sites in by_spelling.values())
+    groups = " / ".join(some_names(sites) for sites in list(by_spelling.values())[:_MOST_GROUPS])
+    if len(by_spelling) > _MOST_GROUPS:
+        groups += f" / {len(by_spelling) - _MOST_GROUPS} more spellings"
     return [f"sites spell the negative label differently: {groups}; declare negative-label"]
 
 
@@ -184,6 +189,8 @@ def _numbers(scores: Iterable[Any]) -> tuple[FloatArray, list[str]]:
     column = scores if isinstance(scores, np.ndarray) else np.asarray(list(scores))
     if column.ndim != 1:
         return np.empty(0), [f"scores have {column.ndim} dimensions; allowed is one number a row"]
+    if column.dtype.kind == "c":
+        return np.empty(0), ["scores are complex numbers; allowed are real ones"]
     try:
         return column.astype(np.float64), []
     except (TypeError, ValueError):

@@ -28,6 +28,9 @@ _SINGULAR = 1e-12
 # regular fit stops.
 _DIVERGING_STEP = 1e-3
 _SHRINKING = 0.5
+# Rounds in which a start that was given can turn out to be a bad one, and halvings that show it.
+_FIRST_ROUNDS = 5
+_HALVINGS = 3
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class FisherIteration:
         Rounds (calls of `advance`) after which the fit has failed; at least 2.
     start : (p,) float64, optional
         Where to begin. Without it the first round asks the sites for `starting_sums`, and so does
-        the second if the likelihood overflows at `start`.
+        a later one if `start` leads nowhere: the likelihood overflows, the information is singular
+        there, three halvings of the first step do not lower the deviance, or steps do not shrink.
     has_converged : callable, optional
         Another rule for when to stop, instead of `criterion`; see `meets_criterion`.
 
@@ -178,6 +182,8 @@ class FisherIteration:
         self._at = np.zeros(0)  # where a halved step goes back to
         self._scale: FloatArray | None = None  # makes the columns' units comparable
         self._diverging = False
+        self._given = start is not None
+        self._halvings = self._accepted = 0
 
     def advance(self, sums: FisherSums) -> None:
         """Take in the pooled sums at `coefficients`; set the next ones or finish.
@@ -198,11 +204,22 @@ class FisherIteration:
             self._begin(sums)
             return
         self.halved = self._has_risen(sums)
-        if self.halved:  # without a place to go back to, the sites know a better start
-            back = 0.5 * (self.coefficients + self._at) if self._at.size else None
-            self.coefficients = back
+        if self.halved:
+            self._halvings += 1
+            from_start = self._given and self._accepted <= 1
+            if not self._at.size or (from_start and self._halvings >= _HALVINGS):
+                self._begin_anew()  # the sites know a better start
+            else:
+                self.coefficients = 0.5 * (self.coefficients + self._at)
         else:
-            self._accept(self.coefficients, sums)
+            try:
+                self._accept(self.coefficients, sums)
+            except NotEstimable:
+                if not (self._given and self.rounds <= _FIRST_ROUNDS):
+                    raise
+                self._begin_anew()
+            if self._given and self._diverging and self.rounds > _FIRST_ROUNDS:
+                self._begin_anew()
         if self.rounds >= self.max_rounds and not self.finished:
             raise self._failure()
 
@@ -242,6 +259,12 @@ class FisherIteration:
         change = abs(deviance - before.sums.deviance) / (abs(deviance) + 0.1)
         return change < max(self.tolerance, self.rounding)
 
+    def _begin_anew(self) -> None:
+        self.coefficients = self._last = self._scale = None
+        self._at = np.zeros(0)
+        self._given = self._diverging = False
+        self._halvings = self._accepted = 0
+
     def _begin(self, sums: FisherSums) -> None:
         self._at = np.zeros(len(sums.score))
         self.coefficients = self._step(sums)
@@ -256,6 +279,7 @@ class FisherIteration:
 
     def _accept(self, at: FloatArray, sums: FisherSums) -> None:
         before = self._last
+        self._accepted += 1
         now = Iterate(self.rounds, at, sums, self._step(sums))
         self._last, self._at = now, at
         self._diverging = self._is_diverging(before, now)
