@@ -1,4 +1,4 @@
-"""The simulation study of the source document, for every release of the ROC-GLM task.
+"""The simulation study of Schalk et al., for every release of the ROC-GLM task.
 
 Data (the authors' code: gamma ~ U[0, 1], prevalence within [.1, .9]): n from 100..2500, scores
 U[0, 1], label 1 above 1/2, the labels of a share gamma drawn anew. Grid: sensitivity .01 to .09,
@@ -227,7 +227,7 @@ def draw_grid(rows: list[Row], path: Path) -> None:
     for line, (title, name) in zip(axes, panels, strict=True):
         metric = "interval-error" if title == "interval error" else "auc-mae"
         if metric == "auc-mae" and "document" in name:
-            metric = "roc-glm-mae"  # the document reports no other AUC
+            metric = "roc-glm-mae"  # the paper reports no other AUC
         for axis, sensitivity in zip(line, columns, strict=True):
             chosen = [r for r in noisy if (r["release"], r["sensitivity"]) == (name, sensitivity)]
             image, labels = error_image(chosen, metric)

@@ -62,7 +62,7 @@ def study_of(rows: list[RocRows]) -> Study:
 
 
 def draw_document(number: int, generator: np.random.Generator) -> Study:
-    """Data sets of the source document's simulation."""
+    """Data sets of the simulation of Schalk et al.."""
     rows: list[RocRows] = []
     while len(rows) < number:
         n = int(generator.integers(100, 2501))
@@ -109,7 +109,7 @@ def secure_counts(study: Study, number_of_cells: int = 50) -> Estimates:
 
 
 def noisy_scores_document(study: Study, tau: float, generator: np.random.Generator) -> Estimates:
-    """Release `noisy-scores` as in the source document: ROC-GLM on the noisy S0, no debiasing."""
+    """Release `noisy-scores` as Schalk et al. have it: ROC-GLM on the noisy S0, no debiasing."""
     w1, aucs, variances = [], [], []
     for row in study.rows:
         negative = row.negative + generator.normal(0.0, tau, row.num_negative)

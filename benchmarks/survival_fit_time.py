@@ -1,4 +1,4 @@
-"""How long one fit in this process takes, on the setting of the source document.
+"""How long one fit in this process takes, on the setting of federated-survival's page.
 
 SDGM1 with 200 rows, 5 features and censoring rate .4; DeepSurv, 3 clients, 5 rounds of 3 steps,
 privatized updates; one thread, after imports. Beside it, in turn with it so that other load on the

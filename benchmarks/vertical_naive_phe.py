@@ -1,8 +1,8 @@
-"""One node of the vertical task as the source document has it: `phe`, a number a ciphertext.
+"""One node of the vertical task as the PIVODL paper has it: `phe`, a number a ciphertext.
 
 Each label owner but the split client encrypts its sum of gradients and its sum of Hessians, as
 floating-point numbers, for every candidate of a source; they are added, the split client decrypts
-the totals and adds its own share. Nothing is packed. The root is measured; the document's other
+the totals and adds its own share. Nothing is packed. The root is measured; the paper's other
 nodes have as many candidates and cost the same.
 """
 

@@ -2,7 +2,7 @@
 
 Runs of the whole protocol in this process, side by side on the same rows: the default engine with
 and without the secret order of candidates, the source as aggregator, `phe` with packing, and no
-encryption; and one node as the source document has it (`phe` without packing), times the nodes of
+encryption; and one node as the PIVODL paper has it (`phe` without packing), times the nodes of
 the run. For each: CPU seconds in every operation of cryptography over all parties and the server,
 ciphertexts, bytes by step, exchanges, accuracy.
 
@@ -180,7 +180,7 @@ def naive_cost(
         ciphertext_bytes=node.bytes * nodes,
         bytes=node.bytes * nodes,
         bytes_by_step={},
-        exchanges=5 * nodes,  # the document goes node by node, five messages each
+        exchanges=5 * nodes,  # the paper goes node by node, five messages each
         wall_seconds=time.perf_counter() - start,
         quality=None,
     )

@@ -1,4 +1,4 @@
-"""The source document's names do what it describes, and report what was really done."""
+"""The names of federated-survival's page do what it describes, and report what was done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracy table on the source document's simulation, smaller than in the benchmark."""
+"""The accuracy table on the simulation of Schalk et al., smaller than in the benchmark."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_reference_fit(case: dict[str, Any], ties: Any, num_thresholds: int) -> 
 
 @pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case["name"])
 def test_fisher_mode_over_sites(case: dict[str, Any]) -> None:
-    """What the document does: each site counts from the pooled S0, sums travel every round."""
+    """What the paper does: each site counts from the pooled S0, sums travel every round."""
     sites = sites_of(case["scores"], case["labels"], case["site"])
     pooled = pool_distinct([DistinctCounts.of(site) for site in sites])
     s0 = ScoreSurvivor(pooled.levels, pooled.counts.negative)

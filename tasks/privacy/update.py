@@ -1,6 +1,6 @@
 """Privatization of a site's update: difference from the global model, clipped, then noised.
 
-The four steps of the source document (federated-survival 0.8, privacy page): delta = local -
+The four steps of federated-survival 0.8 (its privacy page): delta = local -
 global over all floating-point arrays; clip to a bound in one global L2 norm; add noise; return
 global + noisy clipped delta. Whatever comes in, one of two things happens: what leaves is within
 the bound before noise, or nothing leaves.

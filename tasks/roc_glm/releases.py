@@ -123,7 +123,7 @@ def noise_scale(
     sensitivity : float
         From `release_sensitivity`.
     mechanism : {"analytic", "classic"}
-        `classic` is the source document's formula; refused for epsilon >= 1.
+        `classic` is the formula of Schalk et al.; refused for epsilon >= 1.
 
     Raises
     ------

@@ -83,7 +83,7 @@ class Validation:
     no_fit : NotEstimable or None
         Why there is none.
     undebiased_fit : RocGlmFit or None
-        The ROC-GLM of the source document, on noisy scores as they are.
+        The ROC-GLM of Schalk et al., on noisy scores as they are.
     false_positive_rate, true_positive_rate : (P,) float64
         Points of the curve from counts.
     cells : CellCounts or None

@@ -1,4 +1,4 @@
-"""Weights of leaves (source document, Eq. 5), and what they add to predictions."""
+"""Weights of leaves (PIVODL paper, Eq. 5), and what they add to predictions."""
 
 from __future__ import annotations
 
