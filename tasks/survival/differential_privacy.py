@@ -1,8 +1,9 @@
 """Privatization of a survival model's update under the names of federated-survival.
 
 The document meant below is the privacy page of that package, version 0.8.
-:class:`DifferentialPrivacy` does what it describes; the mathematics is in :mod:`tasks.privacy`. The document's scale and the reading of
-it are kept too: noise and clipping as configured, and no formal guarantee derived from them.
+:class:`DifferentialPrivacy` does what it describes; the mathematics is in :mod:`tasks.privacy`. The
+document's scale and the reading of it are kept too: noise and clipping as configured, and no formal
+guarantee derived from them.
 """
 
 from __future__ import annotations
