@@ -1,10 +1,10 @@
 """A data-dependent estimate of the L2 sensitivity of a model: how far scores of neighbours differ.
 
 As in the software of Schalk et al. (Distributed non-disclosive validation of predictive models by a
-modified ROC-GLM), features become integers (cells of a histogram, one column a category), neighbours
-are the pairs of rows at the smallest positive L1 distance, and the estimate is the largest difference
-of their scores. It is an estimate: it bounds nothing for patients that are not in the data, and it is
-itself worked out from single patients.
+modified ROC-GLM), features become integers (cells of a histogram, one column a category),
+neighbours are the pairs of rows at the smallest positive L1 distance, and the estimate is the
+largest difference of their scores. It is an estimate: it bounds nothing for patients that are not
+in the data, and it is itself worked out from single patients.
 """
 
 from __future__ import annotations
