@@ -14,6 +14,7 @@ from flwr.supercore.constant import TaskType
 from fedapp import roc_glm_summary
 from fedapp.fingerprint import code_fingerprint
 from fedapp.pooled_check import pooled_check
+from fedapp.roc_glm_cautions import cautions
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.site_data import BUNDLED
@@ -204,7 +205,7 @@ def _tell(summary: Mapping[str, Any]) -> None:
         )
     if "p-value" in summary:
         verdict = "rejected" if summary["rejected"] else "not rejected"
-        verdict += "".join(f"; {words}" for words in roc_glm_summary.cautions(summary))
+        verdict += "".join(f"; {words}" for words in cautions(summary))
         log(INFO, "H0 AUC <= %g: p = %.3g, %s", summary["null-auc"], summary["p-value"], verdict)
     if "brier" in summary:
         log(INFO, "Brier score %.4f", summary["brier"])

@@ -28,13 +28,6 @@ from tasks.site.not_estimable import NotEstimable
 CURVE_POINTS = np.arange(1, 200) / 200
 NET_BENEFIT_CELLS = 50
 NO_SLOPE = "no calibration slope under noise: its standard error would leave the noise out"
-CAUTIONS = {
-    "noise-too-large": f"the noise is beyond what noisy scores can bear (standard deviation above "
-    f"{MOST_NOISE:g} of the range of scores): AUC, interval and test are not reliable",
-    "biased": "the noise was left in the AUC (debias = false): it is biased towards 1/2, its "
-    "interval is about the noisy scores, and a test says nothing of the AUC without noise",
-}
-"""Flags of a summary, and what they say."""
 
 
 def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
@@ -217,11 +210,6 @@ def calibration_fit(result: RocGlmResult) -> CalibrationFit | None:
         return grouped_calibration(counts, scores)
     except NotEstimable:
         return None
-
-
-def cautions(summary: Mapping[str, Any]) -> list[str]:
-    """What is to be said beside every verdict about the AUC, by the flags of a summary."""
-    return [words for flag, words in CAUTIONS.items() if summary.get(flag)]
 
 
 def _noise_flags(result: RocGlmResult, config: RocGlmConfig) -> dict[str, bool]:

@@ -73,7 +73,7 @@ from fedapp.report.roc_glm_words import (
     spread_words,
     test_words,
 )
-from fedapp.roc_glm_summary import cautions
+from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
 
 TITLE = "Federated validation of a classifier"

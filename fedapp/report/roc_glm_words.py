@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedapp.report.roc_glm_tables import number
-from fedapp.roc_glm_summary import cautions
+from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
 
 NOISY = ("noisy-scores", "noisy-counts", "noisy-histogram")
