@@ -26,6 +26,18 @@ def ask_all(
     *,
     step: str,
 ) -> dict[str, Reply]:
+    """Make an exchange with parties, all of which have to answer in one form; see `ask_each`."""
+    return ask_each(exchange, contents, message_type, lambda _, content: parse(content), step=step)
+
+
+def ask_each(
+    exchange: Exchange,
+    contents: Mapping[str, RecordDict],
+    message_type: str,
+    parse: Callable[[str, RecordDict], Reply],
+    *,
+    step: str,
+) -> dict[str, Reply]:
     """Make an exchange with parties, all of which have to answer.
 
     Parameters
@@ -36,7 +48,7 @@ def ask_all(
         What each party is sent.
     message_type : str
     parse : callable
-        ``from_record`` of the reply.
+        Takes a party's name and its reply.
     step : str
         Name of the step, for faults.
 
@@ -61,7 +73,13 @@ def ask_all(
         if name in nodes
     ]
     try:
-        read = dict(exchange.read(exchange.send_and_receive(messages), parse))
+        replies = exchange.send_and_receive(messages)
+        read = dict(
+            exchange.read_messages(
+                replies,
+                lambda reply: parse(exchange.name_of(reply.metadata.src_node_id), reply.content),
+            )
+        )
     except TooFewSites:
         read = {}
     faults = exchange.faults[before:]

@@ -95,6 +95,12 @@ class Level:
             for count in counts
         ]
 
+    @property
+    def shapes_by_name(self) -> dict[str, tuple[int, int]]:
+        """(1 + candidates, nodes) of each source."""
+        shapes = zip(self.sources.names, self.shapes, strict=True)
+        return {name: shape.sums[:2] for name, shape in shapes}
+
     def orders_for(self, receiver: int) -> dict[str, IntpArray]:
         """Orders that a party is told: not of sources that it decrypts for."""
         if not self.shuffle:
@@ -109,13 +115,10 @@ class Level:
         """Candidates that some owner refuses, in the level's order, by source."""
         found: dict[int, BoolArray] = {}
         for source, name in enumerate(self.sources.names):
-            shape = self.shapes[source]
             for owner, reply in zip(self.sources.names, replies.values(), strict=True):
                 mask = reply.refused.get(name)
                 if mask is None:
                     continue
-                if mask.shape != shape.sums[:2]:
-                    raise ValueError(f"{owner}: refusals of another shape")
                 if self._is_single(source, owner):
                     mask = np.concatenate([mask[:1], mask[1:][self.orders[source]]])
                 found[source] = found[source] | mask if source in found else mask
@@ -135,6 +138,7 @@ class Level:
             totals[source] = sums.total(
                 {at: reply.shares[name] for at, reply in enumerate(replies.values())},
                 self.shapes[source],
+                names=sources.names,
                 key=sources.keys[split_client],
                 single=split_client if self.shuffle else None,
                 order=self.orders[source],

@@ -126,7 +126,11 @@ class VerticalSetUp(WithoutRounds):
                 for name in self.names
             },
             BUCKETS,
-            BucketsReply.from_record,
+            lambda content: BucketsReply.from_record(
+                content,
+                has_order=self.config.aggregator == "source" and self.config.shuffle,
+                has_splits=self.config.max_depth > 0,
+            ),
             step="buckets",
         )
         self.relay.take_in({name: reply.sealed for name, reply in replies.items()})

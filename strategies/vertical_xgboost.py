@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from strategies.all_parties import ask_all, tell_all
+from strategies.all_parties import ask_all, ask_each, tell_all
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
 from strategies.vertical_level import Level, Totals
@@ -244,8 +244,13 @@ class VerticalXGBoost(VerticalSetUp):
                 self.relay.orders_for(name),
             )
             contents[name] = request.to_record()
+        shapes = level.shapes_by_name
         replies = ask_all(
-            exchange, contents, HISTOGRAMS, HistogramsReply.from_record, step="histograms"
+            exchange,
+            contents,
+            HISTOGRAMS,
+            lambda content: HistogramsReply.from_record(content, shapes=shapes),
+            step="histograms",
         )
         self.book.add_seconds(replies)
         return level, replies
@@ -271,11 +276,16 @@ class VerticalXGBoost(VerticalSetUp):
             ).to_record()
             for name in self.names
         }
-        found = {}
-        answers = ask_all(exchange, contents, AGGREGATE, lambda content: content, step="aggregate")
-        for source, (name, content) in enumerate(answers.items()):
-            shape = level.shapes[source].sums[:2]
-            found[name] = AggregateReply.from_record(content, shape=shape)
+        shapes = level.shapes_by_name
+        found = ask_each(
+            exchange,
+            contents,
+            AGGREGATE,
+            lambda name, content: AggregateReply.from_record(
+                content, shape=shapes[name], has_order=level.shuffle
+            ),
+            step="aggregate",
+        )
         self.book.add_seconds(found)
         self.relay.keep_orders([reply.following for reply in found.values()])
         masks = {at: reply.refused for at, reply in enumerate(found.values())}
@@ -293,21 +303,25 @@ class VerticalXGBoost(VerticalSetUp):
         totals: Totals,
     ) -> dict[int, Sequence[SealedOffer]]:
         """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back."""
-        contents = {}
+        contents, candidates = {}, {}
         for at in sorted(set(self.sources.split_clients)):
             own = [s for s, client in enumerate(self.sources.split_clients) if client == at]
+            candidates[self.names[at]] = {
+                self.names[source]: level.shapes[source].candidates for source in own
+            }
             contents[self.names[at]] = DecideRequest(
                 number,
                 tree.depth,
                 {self.names[source]: totals.sums[source] for source in own},
                 {self.names[s]: totals.refused[s] for s in own if s in totals.refused},
             ).to_record()
-        answers = ask_all(
+        answers = ask_each(
             exchange,
             contents,
             DECIDE,
-            lambda content: DecideReply.from_record(
+            lambda name, content: DecideReply.from_record(
                 content,
+                candidates=candidates[name],
                 nodes=level.shapes[0].nodes,
                 parties=len(self.names),
                 is_last=tree.is_last_level,

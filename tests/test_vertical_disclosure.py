@@ -28,6 +28,7 @@ from tasks.vertical_xgboost.messages import (
     BUCKETS,
     FINISH,
     LABELS,
+    BucketsReply,
     LabelsRequest,
 )
 from tasks.vertical_xgboost.rows import read_table
@@ -306,11 +307,24 @@ def test_a_label_owner_gets_buckets_of_its_own_rows_only(encrypted: Recorded) ->
 
 
 def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> None:
-    for _, _, reply in encrypted.of_type(DECIDE):
+    candidates = {
+        party: BucketsReply.from_record(
+            reply.content, has_order=False, has_splits=True
+        ).layout.num_candidates
+        for party, _, reply in encrypted.of_type(BUCKETS)
+    }
+    for _, request, reply in encrypted.of_type(DECIDE):
+        totals = DecideRequest.from_record(request.content).totals
         gains = [v for k, v in numbers_of(reply).items() if k.startswith("arrays/gains/")]
         nodes = len(gains[0])
         is_last = nodes > 1
-        answer = DecideReply.from_record(reply.content, nodes=nodes, parties=4, is_last=is_last)
+        answer = DecideReply.from_record(
+            reply.content,
+            candidates={source: candidates[source] for source in totals},
+            nodes=nodes,
+            parties=4,
+            is_last=is_last,
+        )
         for offers in answer.offers.values():
             for offer in offers:
                 assert all(len(each) == 4 for each in offer.sealed)

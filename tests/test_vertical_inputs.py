@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from fedapp import simulation
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.decide_messages import DECIDE
+from tasks.vertical_xgboost.level_messages import HISTOGRAMS
+from tasks.vertical_xgboost.message_parts import array_record
 from tasks.vertical_xgboost.messages import (
     STOP,
     StopRequest,
 )
+from tasks.vertical_xgboost.paillier.engine import engine_named
+from tasks.vertical_xgboost.paillier.packing import SlotLayout
+from tasks.vertical_xgboost.protected_sums import LevelShape, PaillierSums
+from tasks.vertical_xgboost.stopwatch import Stopwatch
+from tests.paillier_keys import weak_key
 from tests.vertical_plain_protocol import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, run
 
@@ -296,3 +305,99 @@ def test_a_party_that_fails_in_the_middle_ends_the_run(
     assert f"decide: no usable answer of {asked[3]}" in result.summary["reason"]
     assert "123.456" not in result.summary["reason"]
     assert heard == [result.summary["reason"]] * 4
+
+
+# Malformed answers -----------------------------------------------------------------------------
+
+
+def _drop(record: str) -> Any:
+    def alter(content: RecordDict) -> None:
+        del content.config_records[record][min(content.config_records[record])]
+
+    return alter
+
+
+def _garble_share(content: RecordDict) -> None:
+    shares = content.config_records["shares"]
+    shares[min(shares)] = b"garbage"
+
+
+def _numbers(kind: str, change: Any) -> Any:
+    def alter(content: RecordDict) -> None:
+        arrays = {name: a.numpy() for name, a in content.array_records["arrays"].items()}
+        found = {n: change(a) if n.startswith(kind) else a for n, a in arrays.items()}
+        content["arrays"] = array_record(found)
+
+    return alter
+
+
+def _repeat_a_place(content: RecordDict) -> None:
+    arrays = {name: a.numpy().copy() for name, a in content.array_records["arrays"].items()}
+    for name in [name for name in arrays if name.startswith("counts")]:
+        places = name.replace("counts", "places")
+        assert arrays[name][0] > 0
+        arrays[name][0] += 1
+        arrays[places] = np.concatenate([arrays[places][:1], arrays[places]])
+    content["arrays"] = array_record(arrays)
+
+
+FORM = "reply of another form than expected ("
+
+
+@pytest.mark.parametrize(
+    ("kind", "alter", "words"),
+    [
+        (HISTOGRAMS, _drop("shares"), FORM + "shares: must be one for each source)"),
+        (HISTOGRAMS, _garble_share, ": 7 bytes of sums; expected: "),
+        (DECIDE, _drop("leaves"), FORM + "leaves: must be of each source"),
+        (DECIDE, _numbers("gains", lambda a: a * np.nan), FORM + "gains: must be finite"),
+        (DECIDE, _numbers("gains", lambda a: a * 0 - 5.0), FORM + "gains: must be finite"),
+        (DECIDE, _numbers("gains", lambda a: a * 0), FORM + "gains: must be finite"),
+        (DECIDE, _numbers("gains", lambda a: a[:0]), FORM + "gains, counts: must be one"),
+        (DECIDE, _numbers("places", lambda a: a + 10**6), FORM + "places: must be below"),
+        (DECIDE, _repeat_a_place, FORM + "places: must differ"),
+    ],
+)
+def test_a_malformed_answer_is_told_by_the_name_of_its_party(
+    kind: str, alter: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    altered: list[str] = []
+
+    class AlteringGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == STOP:
+                heard.append(StopRequest.from_record(copy.deepcopy(message).content).reason)
+            node = message.metadata.dst_node_id
+            reply = super()._handle(message)
+            if message.metadata.message_type == kind and not altered:
+                alter(reply.content)
+                altered.append(f"site-{node - 1}")
+            return reply
+
+    monkeypatch.setattr(simulation, "InProcessGrid", AlteringGrid)
+    result = run(tmp_path, frames_of(), **{**SMALL, "max_depth": 3})
+    reason = str(result.summary["reason"])
+    assert result.summary["status"] == "failed"
+    assert altered[0] in reason
+    assert words in reason
+    assert heard == [reason] * 3
+
+
+def test_garbage_in_place_of_ciphertexts_is_told_by_the_name_of_its_party() -> None:
+    sums = PaillierSums(
+        SlotLayout(rows=10, row_bound=1 << 32, key_bits=1024), engine_named("gmpy2"), Stopwatch()
+    )
+    shape, key = LevelShape(2, 1), weak_key(0)
+    zeros = np.zeros(shape.sums, dtype=np.int64)
+    good = sums.share(zeros, rows=5, key=key.public, single=False)
+    for bad in (b"garbage", good[:-1], good[:16] + b"\0" * (len(good) - 16)):
+        with pytest.raises(SiteFault, match=r"ciphertexts of bank"):
+            sums.total(
+                {0: good, 1: bad},
+                shape,
+                names=("shop", "bank"),
+                key=key.public,
+                single=None,
+                order=np.arange(2),
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,6 +10,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.secure.transcript import decode, encode
+from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.message_parts import (
     Sealed,
@@ -159,19 +159,26 @@ class AggregateReply:
         return content
 
     @classmethod
-    def from_record(cls, content: RecordDict, *, shape: Sequence[int]) -> AggregateReply:
+    def from_record(
+        cls, content: RecordDict, *, shape: tuple[int, int], has_order: bool
+    ) -> AggregateReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
         Parameters
         ----------
         content : RecordDict
         shape : (1 + candidates, nodes)
+        has_order : bool
+            Whether the source draws an order for the next level.
         """
         refused = None
         record = content.array_records.get("refused")
         if record is not None:
             refused = record["refused"].numpy().astype(np.bool_)
-            if refused.shape != tuple(shape):
-                raise ValueError("refusals of another shape")
+            if refused.shape != shape:
+                raise MalformedReply("refused: must be one flag a candidate and node")
+        following = read_order(content)
+        if (len(following.order) if following else None) != (shape[0] - 1 if has_order else None):
+            raise MalformedReply("order: must be one of all candidates, where it is drawn")
         total = as_bytes(content.config_records["total"]["total"])
-        return cls(total, refused, read_order(content), read_seconds(content))
+        return cls(total, refused, following, read_seconds(content))

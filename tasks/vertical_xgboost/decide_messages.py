@@ -10,10 +10,15 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from tasks.site.reply_fields import MalformedReply, reals
 from tasks.vertical_xgboost.candidates import IntpArray
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.gains import LEAST_GAIN
 from tasks.vertical_xgboost.message_parts import (
     Seconds,
     array_record,
+    as_bytes,
+    read_seconds,
 )
 from tasks.vertical_xgboost.split_client import NodeOffer
 
@@ -149,13 +154,21 @@ class DecideReply:
 
     @classmethod
     def from_record(
-        cls, content: RecordDict, *, nodes: int, parties: int, is_last: bool
+        cls,
+        content: RecordDict,
+        *,
+        candidates: Mapping[str, int],
+        nodes: int,
+        parties: int,
+        is_last: bool,
     ) -> DecideReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
         Parameters
         ----------
         content : RecordDict
+        candidates : mapping of source to int
+            Of the sources that the party decrypts for.
         nodes : int
             Open nodes.
         parties : int
@@ -164,19 +177,20 @@ class DecideReply:
             Whether the level is the last one.
         """
         arrays = content.array_records["arrays"]
+        leaves = content.config_records["leaves"]
+        if set(leaves) != set(candidates):
+            raise MalformedReply("leaves: must be of each source that the party decrypts for")
         offers = {}
-        for name, value in content.config_records["leaves"].items():
-            gains = arrays[f"gains/{name}"].numpy().astype(np.float64)
-            counts = arrays[f"counts/{name}"].numpy().astype(np.intp)
-            places = arrays[f"places/{name}"].numpy().astype(np.intp)
-            sealed = cast(list[bytes], value)
-            if len(gains) != nodes or len(counts) != nodes or not np.isfinite(gains).all():
-                raise ValueError("not one gain a node")
-            if counts.sum() != len(places) or (counts < 0).any() or (places < 0).any():
-                raise ValueError("records that do not fit")
+        for name, value in leaves.items():
+            gains, counts, places = _read_offers(
+                {kind: arrays[f"{kind}/{name}"].numpy() for kind in ("gains", "counts", "places")},
+                candidates=candidates[name],
+                nodes=nodes,
+            )
             each = [SealedOffer.num_weights(int(c), is_last=is_last) for c in counts]
-            if len(sealed) != parties * sum(each):
-                raise ValueError("leaves that do not fit")
+            if not isinstance(value, list) or len(value) != parties * sum(each):
+                raise MalformedReply("leaves: must be sealed for every party")
+            sealed = [as_bytes(part) for part in value]
             ends, stops = np.cumsum(counts), np.cumsum(each)
             grouped = [tuple(sealed[at * parties : (at + 1) * parties]) for at in range(sum(each))]
             offers[name] = [
@@ -187,5 +201,29 @@ class DecideReply:
                 )
                 for node in range(nodes)
             ]
-        seconds = content.config_records["seconds"]
-        return cls(offers, {name: cast(float, value) for name, value in seconds.items()})
+        return cls(offers, read_seconds(content))
+
+
+def _read_offers(
+    arrays: Mapping[str, NDArray[np.generic]], *, candidates: int, nodes: int
+) -> tuple[FloatArray, IntpArray, IntpArray]:
+    """Gains, counts and places of one source's offers; MalformedReply if they do not fit."""
+    gains = reals(arrays, "gains")
+    told = arrays["counts"], arrays["places"]
+    if any(array.dtype.kind != "i" or array.ndim != 1 for array in told):
+        raise MalformedReply("counts, places: must be whole numbers in a row")
+    counts, places = (array.astype(np.intp) for array in told)
+    if len(gains) != nodes or len(counts) != nodes:
+        raise MalformedReply("gains, counts: must be one a node")
+    if (counts < 0).any() or counts.sum() != len(places):
+        raise MalformedReply("counts: must add up to the places")
+    if not np.isfinite(gains).all() or (gains[counts > 0] <= LEAST_GAIN).any():
+        raise MalformedReply(f"gains: must be finite and above {LEAST_GAIN:g} where there is any")
+    if gains[counts == 0].any():
+        raise MalformedReply("gains: must be 0 where no candidate is eligible")
+    if ((places < 0) | (places >= candidates)).any():
+        raise MalformedReply("places: must be below the number of candidates")
+    pairs = np.repeat(np.arange(nodes), counts) * candidates + places
+    if len(np.unique(pairs)) != len(pairs):
+        raise MalformedReply("places: must differ from one another")
+    return gains, counts, places

@@ -93,6 +93,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     total = sums.total(
         shares,
         shape,
+        names=peers.names,
         key=peers.paillier[split_client],
         single=split_client if shuffle else None,
         order=order,
@@ -199,7 +200,10 @@ def _open_shares(
     for owner, name in enumerate(peers.names):
         step = share_step(request.tree, request.level)
         payload = secrets.open(peers, name, request.sealed[name], step=step)
-        shares[owner], mask = split_share(payload, (1 + shape.candidates, shape.nodes))
+        try:
+            shares[owner], mask = split_share(payload, (1 + shape.candidates, shape.nodes))
+        except ValueError:
+            raise SiteFault("bad-request", f"{name}: a share of another form") from None
         if mask is None:
             continue
         if site.config.shuffle and owner == peers.split_clients[peers.place]:

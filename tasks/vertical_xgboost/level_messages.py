@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.secure.secure_sums import MaskedVector
+from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
 from tasks.vertical_xgboost.message_parts import (
     Sealed,
@@ -212,13 +213,29 @@ class HistogramsReply:
         return content
 
     @classmethod
-    def from_record(cls, content: RecordDict) -> HistogramsReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+    def from_record(
+        cls, content: RecordDict, *, shapes: Mapping[str, tuple[int, int]]
+    ) -> HistogramsReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
+
+        Parameters
+        ----------
+        content : RecordDict
+        shapes : mapping of source to (int, int)
+            (1 + candidates, nodes) of every source.
+        """
         shares = content.config_records["shares"]
-        refused = content.array_records["refused"]
+        if set(shares) != set(shapes):
+            raise MalformedReply("shares: must be one for each source")
+        refused = {
+            name: array.numpy().astype(np.bool_)
+            for name, array in content.array_records["refused"].items()
+        }
+        if any(shapes.get(name) != mask.shape for name, mask in refused.items()):
+            raise MalformedReply("refused: must be of sources, one flag a candidate and node")
         return cls(
             {name: as_bytes(value) for name, value in shares.items()},
-            {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
+            refused,
             read_masked(content),
             read_seconds(content),
         )

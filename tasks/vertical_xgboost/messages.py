@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from tasks.secure.secure_sums import MaskedVector
+from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.aggregate_messages import NextOrder, put_order, read_order
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
@@ -215,8 +216,17 @@ class BucketsReply:
         return content
 
     @classmethod
-    def from_record(cls, content: RecordDict) -> BucketsReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+    def from_record(cls, content: RecordDict, *, has_order: bool, has_splits: bool) -> BucketsReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
+
+        Parameters
+        ----------
+        content : RecordDict
+        has_order : bool
+            Whether the source draws an order for the first level.
+        has_splits : bool
+            Whether trees have any.
+        """
         arrays = read_arrays(content)
         layout = CandidateLayout(
             tuple(map(int, arrays["num-buckets"].tolist())),
@@ -226,6 +236,9 @@ class BucketsReply:
         layout.canonical_positions(ranks)  # a permutation, or ValueError
         exponent = as_whole(content.config_records["buckets"]["gradient-exponent"])
         sealed, following = read_sealed(content), read_order(content)
+        candidates = layout.num_candidates if has_splits else 0
+        if (len(following.order) if following else None) != (candidates if has_order else None):
+            raise MalformedReply("order: must be one of all candidates, where it is drawn")
         return cls(sealed, layout, ranks, exponent, following, read_seconds(content))
 
 

@@ -8,7 +8,7 @@ experiments and protects nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,7 @@ class ProtectedSums(ABC):
         shares: Mapping[int, bytes],
         shape: LevelShape,
         *,
+        names: Sequence[str],
         key: PublicKey | None,
         single: int | None,
         order: IntpArray,
@@ -91,6 +92,8 @@ class ProtectedSums(ABC):
         ----------
         shares : mapping of owner's place to bytes
         shape : LevelShape
+        names : sequence of str
+            Of owners by place, for what is said of malformed shares.
         key : PublicKey or None
             Of the split client.
         single : int or None
@@ -149,6 +152,7 @@ class PaillierSums(ProtectedSums):
         shares: Mapping[int, bytes],
         shape: LevelShape,
         *,
+        names: Sequence[str],
         key: PublicKey | None,
         single: int | None,
         order: IntpArray,
@@ -163,7 +167,10 @@ class PaillierSums(ProtectedSums):
             alone = owner == single
             with self.watch.measure("check"):
                 part = Ciphertexts.from_bytes(
-                    data, key=key, count=packing.num_single if alone else packing.num_shared
+                    data,
+                    key=key,
+                    count=packing.num_single if alone else packing.num_shared,
+                    sender=names[owner],
                 )
             if alone:
                 with self.watch.measure("fold"):
@@ -220,6 +227,7 @@ class PlainSums(ProtectedSums):
         shares: Mapping[int, bytes],
         shape: LevelShape,
         *,
+        names: Sequence[str],
         key: PublicKey | None,
         single: int | None,
         order: IntpArray,
@@ -229,7 +237,7 @@ class PlainSums(ProtectedSums):
         """Sort and add; see `ProtectedSums.total`."""
         total = np.zeros(shape.sums, dtype=np.int64)
         for owner, data in shares.items():
-            sums = _numbers(data, shape)
+            sums = _numbers(data, shape, sender=names[owner])
             total += sums[places_of(order)] if owner == single else sums
         if refused is not None:
             total[refused] = 0
@@ -244,7 +252,7 @@ class PlainSums(ProtectedSums):
         refused: BoolArray | None = None,
     ) -> IntArray:
         """Read the numbers; see `ProtectedSums.read`."""
-        return _numbers(total, shape)
+        return _numbers(total, shape, sender="the aggregator")
 
     def count(self, shape: LevelShape, *, single: bool) -> int:
         """0: nothing is encrypted."""
@@ -274,8 +282,9 @@ def protected_sums(
     return PaillierSums(layout, engine_named(config.engine), watch)
 
 
-def _numbers(data: bytes, shape: LevelShape) -> IntArray:
+def _numbers(data: bytes, shape: LevelShape, *, sender: str) -> IntArray:
     rows, nodes, pair = shape.sums
     if len(data) != 8 * rows * nodes * pair:
-        raise SiteFault("bad-sums", f"{len(data)} bytes of sums; expected: {8 * rows * nodes * 2}")
+        expected = 8 * rows * nodes * pair
+        raise SiteFault("bad-sums", f"{sender}: {len(data)} bytes of sums; expected: {expected}")
     return np.frombuffer(data, dtype="<i8").reshape(shape.sums).astype(np.int64)
