@@ -8,7 +8,6 @@ from strategies.membership import Refused
 from tasks.secure.roster import Roster
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.labels import negative_label_fault
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
 
@@ -51,9 +50,6 @@ def check_parties(
         )
     elif all(fact.num_evaluation >= fact.num_rows for fact in facts.values()):
         faults.append("no rows are left for training")
-    fault = negative_label_fault({name: fact.negative_label for name, fact in facts.items()})
-    if fault:
-        faults.append(fault)
     if faults:
         raise Refused(faults)
     first = next(iter(facts.values()))

@@ -40,7 +40,7 @@ KEYS: dict[str, Any] = {"max_depth": 2, "num_trees": 2, "max_bin": 6, "min_child
 IN_CLEAR = {
     HELLO: (
         {"hello", "facts", "keys"},
-        {"num-rows", "num-evaluation", "digest", "label-exponent", "negative-label", "paillier"},
+        {"num-rows", "num-evaluation", "digest", "label-exponent", "paillier"},
     ),
     LABELS: ({"sealed", "masked", "masked-words", "seconds"}, set()),
     BUCKETS: ({"sealed", "buckets", "arrays", "seconds"}, {"gradient-exponent"}),
@@ -210,6 +210,23 @@ def test_masked_words_are_uniform(encrypted: Recorded) -> None:
     assert len(words) >= 4 * (4 + 2 * 5)
     assert (words > 2**53).all()  # a value or a small one fails; a mask is once in 2**11
     assert 0.2 < np.mean(words > 2**63) < 0.8
+
+
+def test_an_introduction_does_not_tell_which_labels_a_party_has(tmp_path: Path) -> None:
+    """Negatives alone, positives alone, or no labels: keys, digests and names apart, the same."""
+    frames = cut(random_frame(4, rows=120), parties=3, labels="even")
+    label = pd.concat([frame[["id", "label"]] for frame in frames]).dropna().set_index("id")
+    for frame, own in zip(frames, (1, 0), strict=False):
+        joined = frame["id"].map(label["label"])
+        frame["label"] = joined.where(joined == own)
+    frames[2] = frames[2].drop(columns="label")
+    recorded = record(tmp_path, frames, **KEYS)
+    assert recorded.result.summary["status"] == "ok", recorded.result.summary["reason"]
+    told = [dict(reply.content.config_records["facts"]) for *_, reply in recorded.of_type(HELLO)]
+    assert len(told) == 3
+    for facts in told:
+        del facts["paillier"]
+        assert facts == told[0]
 
 
 # At a source and at a split client ----------------------------------------------------------------

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import join
-from tasks.vertical_xgboost.labels import negative_label_fault
 from tasks.vertical_xgboost.rows import PartyTable, evaluation_rows, read_table
 from tests.vertical_plain_protocol import config_of
 
@@ -61,11 +60,11 @@ def test_bad_ids_are_refused_with_the_count(ids: list[Any], reason: str) -> None
     ("labels", "keys"),
     [
         ([1, 0, 1], {}),
-        ([1, -1, 1], {}),
+        ([1, -1, 1], {"negative_label": "-1"}),
+        ([0, 1, 0], {"positive_label": "0"}),
         ([True, False, True], {}),
         ([1.0, 0.0, 1.0], {}),
         (["1", "0", "1"], {}),
-        (["yes", "no", "yes"], {"positive_label": "yes"}),
         (["yes", "no", "yes"], {"positive_label": "yes", "negative_label": "no"}),
     ],
     ids=str,
@@ -81,7 +80,6 @@ def test_empty_labels_belong_to_others(labels: list[Any]) -> None:
     table = read(frame_of(label=labels))
     assert table.owns.tolist() == [False, False, True]
     assert table.labels[2] == 1
-    assert table.negative_label is None
 
 
 def test_a_party_may_have_no_labels_at_all() -> None:
@@ -93,7 +91,7 @@ def test_a_party_may_have_no_labels_at_all() -> None:
 
 
 def test_unknown_labels_are_refused_without_being_told() -> None:
-    with pytest.raises(SiteFault, match="2 different labels beside") as caught:
+    with pytest.raises(SiteFault, match="2 rows have a label that is neither") as caught:
         read(frame_of(label=["1", "secret", "other"]))
     assert "secret" not in str(caught.value)
     with pytest.raises(SiteFault, match="1 rows have a label that is neither") as caught:
@@ -105,11 +103,11 @@ def test_unknown_labels_are_refused_without_being_told() -> None:
         read(frame_of(label=[np.inf, 1, 2]), objective="reg:squarederror")
 
 
-def test_parties_must_mean_the_same_negative_class() -> None:
-    assert negative_label_fault({"a": "0", "b": None, "c": "0"}) is None
-    fault = negative_label_fault({"a": "0", "b": "-1", "c": "0"})
-    assert fault is not None
-    assert "a, c / b" in fault
+def test_a_negative_class_of_another_spelling_must_be_declared() -> None:
+    with pytest.raises(SiteFault, match=r"1 rows .* nor negative-label = '0' .*: declare neg"):
+        read(frame_of(label=[1, -1, 1]))
+    with pytest.raises(SiteFault, match=r"nor negative-label = 'no'$"):
+        read(frame_of(label=[1, -1, 1]), negative_label="no")
 
 
 def test_features_that_are_no_numbers_or_infinite_are_told_by_position() -> None:

@@ -54,7 +54,6 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
         num_evaluation=int(np.count_nonzero(table.is_evaluation)),
         digest=table.digest(),
         label_exponent=exponent,
-        negative_label=table.negative_label,
         paillier=secrets.paillier_bundle().to_bytes(),
     )
     site_state.expect_next(context, "labels")

@@ -47,8 +47,8 @@ class VerticalXGBoostConfig(BaseModel):
     negative_label: Annotated[
         str,
         Field(
-            description='binary:logistic: label of the negative class; "" means the one other '
-            "label found"
+            description='binary:logistic: label of the negative class; "" means "0" (or "1", '
+            'where "0" is the positive one)'
         ),
     ] = ""
     label_bound: Annotated[
@@ -134,6 +134,11 @@ class VerticalXGBoostConfig(BaseModel):
         bool,
         Field(description="permit two parties, where each finds the other's sums by subtraction"),
     ] = False
+
+    @property
+    def known_negative_label(self) -> str:
+        """The negative label, declared or not: the same at every party, whatever its rows hold."""
+        return self.negative_label or ("1" if self.positive_label.strip() == "0" else "0")
 
     @property
     def given_base_score(self) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,30 +16,14 @@ from tasks.vertical_xgboost.fixed_point import FloatArray
 LARGEST_LABEL = 1e30
 
 
-@dataclass(frozen=True)
-class PartyLabels:
-    """Labels of a party's rows.
-
-    Parameters
-    ----------
-    values : (n,) float64
-        0 or 1 for a classifier, the target for a regression; NaN where the party has no label.
-    negative_label : str or None
-        How the party spells the negative class; None if it has no such row and none was declared,
-        or for a regression. The parties have to agree (`negative_label_fault`).
-    """
-
-    values: FloatArray
-    negative_label: str | None = None
-
-
 def read_labels(
     column: pd.Series | None, num_rows: int, config: VerticalXGBoostConfig
-) -> PartyLabels:
+) -> FloatArray:
     """Read a column of labels.
 
     ``1``, ``1.0``, ``"1"``, ``True`` and ``"true"`` are one spelling. None, NaN and an empty string
-    say that the party has no label of that row.
+    say that the party has no label of that row. Both spellings come from the configuration: one
+    found in the rows would have to be compared, and tell who has labels of one class only.
 
     Parameters
     ----------
@@ -49,33 +32,21 @@ def read_labels(
     num_rows : int
     config : VerticalXGBoostConfig
 
+    Returns
+    -------
+    (n,) float64
+        0 or 1 for a classifier, the target for a regression; NaN where the party has no label.
+
     Raises
     ------
     SiteFault
         ``"bad-labels"``, with counts and never with a label of a row.
     """
     if column is None:
-        return PartyLabels(np.full(num_rows, np.nan))
+        return np.full(num_rows, np.nan)
     if config.objective == "binary:logistic":
         return _classes(column, config)
-    return PartyLabels(_targets(column, config))
-
-
-def negative_label_fault(labels: dict[str, str | None]) -> str | None:
-    """What is wrong where parties do not mean the same negative class; None if nothing.
-
-    Parameters
-    ----------
-    labels : dict of party name to `PartyLabels.negative_label`
-    """
-    by_spelling: dict[str, list[str]] = {}
-    for party, spelling in sorted(labels.items()):
-        if spelling is not None:
-            by_spelling.setdefault(spelling, []).append(party)
-    if len(by_spelling) < 2:
-        return None
-    groups = " / ".join(", ".join(parties) for parties in by_spelling.values())
-    return f"parties spell the negative label differently: {groups}; declare negative-label"
+    return _targets(column, config)
 
 
 def check_ownership(owners: NDArray[np.integer]) -> None:
@@ -101,30 +72,21 @@ def check_ownership(owners: NDArray[np.integer]) -> None:
         raise SiteFault("bad-labels", *faults)
 
 
-def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> PartyLabels:
+def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
     codes, different = pd.factorize(column, use_na_sentinel=True)
     spelled = np.array([spelling(value) for value in different.tolist()] + [""])[codes]
-    positive, negative = spelling(config.positive_label), spelling(config.negative_label)
+    positive, negative = spelling(config.positive_label), spelling(config.known_negative_label)
     present = spelled != ""
-    other = np.unique(spelled[present & (spelled != positive)])
-    if negative:
-        unknown = int(np.count_nonzero(present & (spelled != positive) & (spelled != negative)))
-        if unknown:
-            raise SiteFault(
-                "bad-labels",
-                f"{unknown} rows have a label that is neither positive-label = "
-                f"'{config.positive_label}' nor negative-label = '{config.negative_label}'",
-            )
-    elif len(other) > 1:
+    unknown = int(np.count_nonzero(present & (spelled != positive) & (spelled != negative)))
+    if unknown:
+        declare = "" if config.negative_label else " (the default: declare negative-label)"
         raise SiteFault(
             "bad-labels",
-            f"{len(other)} different labels beside positive-label = '{config.positive_label}'; "
-            "allowed is 1: declare negative-label",
+            f"{unknown} rows have a label that is neither positive-label = "
+            f"'{config.positive_label}' nor negative-label = "
+            f"'{config.known_negative_label}'{declare}",
         )
-    elif len(other):
-        negative = str(other[0])
-    values = np.where(present, (spelled == positive).astype(np.float64), np.nan)
-    return PartyLabels(values, negative or None)
+    return np.where(present, (spelled == positive).astype(np.float64), np.nan)
 
 
 def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:

@@ -55,8 +55,6 @@ class PartyFacts:
         Of the ids in order with their evaluation flags.
     label_exponent : int
         Power of two that bounds its labels.
-    negative_label : str or None
-        How it spells the negative class.
     paillier : bytes
         `PaillierBundle`.
     """
@@ -65,36 +63,30 @@ class PartyFacts:
     num_evaluation: int
     digest: bytes
     label_exponent: int
-    negative_label: str | None
     paillier: bytes
 
     reveals: ClassVar[str] = (
-        "public keys, number of rows, digest of all ids, spelling of the negative label, power of "
-        "two above the party's largest label (regression only)"
+        "public keys, number of rows, digest of all ids, power of two above the party's largest "
+        "label (regression only)"
     )
 
     def to_facts(self) -> Facts:
         """Return the facts for the introduction."""
-        facts: dict[str, int | str | bytes] = {
+        return {
             "num-rows": self.num_rows,
             "num-evaluation": self.num_evaluation,
             "digest": self.digest,
             "label-exponent": self.label_exponent,
             "paillier": self.paillier,
         }
-        if self.negative_label is not None:
-            facts["negative-label"] = self.negative_label
-        return facts
 
     @classmethod
     def from_facts(cls, facts: Facts) -> PartyFacts:
         """Read the facts; raises ValueError or KeyError if they are malformed."""
-        negative = facts.get("negative-label")
         return cls(
             num_rows=as_whole(facts["num-rows"]),
             num_evaluation=as_whole(facts["num-evaluation"]),
             digest=as_bytes(facts["digest"]),
             label_exponent=as_whole(facts["label-exponent"]),
-            negative_label=None if negative is None else str(negative),
             paillier=as_bytes(facts["paillier"]),
         )

@@ -31,8 +31,6 @@ class PartyTable:
         NaN where the party does not own the row's label.
     is_evaluation : (n,) bool
         Rows kept for evaluation.
-    negative_label : str or None
-        Spelling of the negative class, if the party has one.
     """
 
     ids: tuple[str, ...]
@@ -40,7 +38,6 @@ class PartyTable:
     features: Float32Array
     labels: FloatArray
     is_evaluation: BoolArray
-    negative_label: str | None = None
 
     @property
     def owns(self) -> BoolArray:
@@ -100,9 +97,8 @@ def read_table(
         ids=ordered,
         feature_names=tuple(str(name) for name in names),
         features=features[order],
-        labels=labels.values[order],
+        labels=labels[order],
         is_evaluation=evaluation_rows(ordered, fraction=config.test_fraction, seed=seed),
-        negative_label=labels.negative_label,
     )
 
 
