@@ -270,7 +270,9 @@ _BOUNDS = {"Ge": ("ge", ">="), "Gt": ("gt", ">"), "Le": ("le", "<="), "Lt": ("lt
 
 _FORMS = {
     r"^\d+(,\d+)*$": "whole numbers separated by commas, as 32,32",
-    r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$": '"mean" or a number in quotes',
+    r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$": (
+        '"mean" or a finite number in quotes, as "0.3"'
+    ),
 }
 """Regular expressions of the configuration models, in words."""
 

@@ -12,6 +12,8 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedapp import simulation
+from fedapp.run_config import ConfigError, defaults
+from fedapp.run_config import read as read_config
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult
 from tasks.site.faults import SiteFault
@@ -396,3 +398,12 @@ def test_garbage_in_place_of_ciphertexts_is_told_by_the_name_of_its_party() -> N
                 single=None,
                 order=np.arange(2),
             )
+
+
+@pytest.mark.parametrize("value", ["nan", 0.3])
+def test_a_base_score_that_is_no_number_in_quotes(value: str | float) -> None:
+    key = "vertical-xgboost.base-score"
+    with pytest.raises(ConfigError) as caught:
+        read_config({**defaults(), key: value})
+    words = 'must be text: "mean" or a finite number in quotes, as "0.3"'
+    assert caught.value.faults == [f"{key} = {value!r}: {words}"]
