@@ -16,12 +16,13 @@ from flwr.app import Message
 
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost import split_client
-from tasks.vertical_xgboost.aggregate_messages import AGGREGATE
+from tasks.vertical_xgboost.aggregate_messages import AGGREGATE, AggregateReply
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
+    HistogramsReply,
     HistogramsRequest,
 )
 from tasks.vertical_xgboost.messages import (
@@ -29,6 +30,8 @@ from tasks.vertical_xgboost.messages import (
     FINISH,
     LABELS,
     BucketsReply,
+    FinishReply,
+    LabelsReply,
     LabelsRequest,
 )
 from tasks.vertical_xgboost.rows import read_table
@@ -400,3 +403,11 @@ def test_sources_get_ciphertexts_sealed_and_decrypt_none(tmp_path: Path) -> None
             assert total[16:80] not in sealed
     for _, request, _ in recorded.of_type(HISTOGRAMS):
         assert HistogramsRequest.from_record(request.content).orders == {}
+
+
+def test_the_ledger_names_refusals_and_seconds_wherever_they_travel() -> None:
+    for words in (HistogramsReply.reveals, DecideRequest.reveals, AggregateReply.reveals):
+        assert "min-instances" in words
+    for reply in (LabelsReply, BucketsReply, HistogramsReply, AggregateReply, DecideReply):
+        assert "seconds per operation" in reply.reveals
+    assert "seconds per operation" in FinishReply.reveals

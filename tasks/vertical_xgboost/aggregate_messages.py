@@ -146,7 +146,8 @@ class AggregateReply:
 
     reveals: ClassVar[str] = (
         "nothing of one party: totals encrypted for split clients (the server has no key), the "
-        "secret order of candidates for the next level; which candidates min-instances refuses"
+        "secret order of candidates for the next level, seconds per operation of cryptography; "
+        "with min-instances, which candidates some label owner refuses"
     )
 
     def to_record(self) -> RecordDict:

@@ -60,7 +60,8 @@ class DecideRequest:
 
     reveals: ClassVar[str] = (
         "sums of gradients over all parties for each open node and each candidate of a source, "
-        "without feature, bucket or rows of a candidate"
+        "without feature, bucket or rows of a candidate; with min-instances, which of them some "
+        "label owner refuses, without whose refusal it is"
     )
 
     def to_record(self) -> RecordDict:
@@ -131,7 +132,7 @@ class DecideReply:
 
     reveals: ClassVar[str] = (
         "the best gain of each source at each open node, and which records reach it; sealed for "
-        "the parties: weights of leaves"
+        "the parties: weights of leaves; seconds per operation of cryptography"
     )
 
     def to_record(self) -> RecordDict:

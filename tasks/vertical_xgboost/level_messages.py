@@ -196,7 +196,9 @@ class HistogramsReply:
 
     reveals: ClassVar[str] = (
         "nothing of one party: sums of gradients encrypted for split clients (the server has no "
-        "key), losses under masks; which candidates min-instances refuses, where it is set"
+        "key), losses under masks, seconds per operation of cryptography; with min-instances, for "
+        "each node and candidate whether fewer than that, but not none, of the party's own rows "
+        "are on a side"
     )
     reveals_plain: ClassVar[str] = (
         "SUMS OF THE PARTY'S GRADIENTS IN CLEAR (encryption = none): from them labels can be found"

@@ -118,7 +118,8 @@ class LabelsReply:
 
     reveals: ClassVar[str] = (
         "nothing of one party: which labels it owns goes sealed to the others, the sum of its "
-        "labels under masks, read as the mean label of all training rows"
+        "labels under masks, read as the mean label of all training rows; seconds per operation "
+        "of cryptography"
     )
 
     def to_record(self) -> RecordDict:
@@ -194,7 +195,8 @@ class BucketsReply:
     reveals: ClassVar[str] = (
         "number of buckets of each unnamed feature, which of them have missing values, their rank "
         "in the party's order of columns, power of two above its largest first gradient "
-        "(regression only); sealed for the others: buckets of their own rows"
+        "(regression only), seconds per operation of cryptography; sealed for the others: "
+        "buckets of their own rows"
     )
 
     def to_record(self) -> RecordDict:
@@ -287,7 +289,9 @@ class FinishReply:
     metrics: MaskedVector | None = None
     seconds: Seconds = field(default_factory=dict)
 
-    reveals: ClassVar[str] = "nothing of one party: losses under masks"
+    reveals: ClassVar[str] = (
+        "nothing of one party: losses under masks; seconds per operation of cryptography"
+    )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
