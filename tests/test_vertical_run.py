@@ -31,7 +31,7 @@ def check(directory: Path, frames: list[pd.DataFrame], **keys: Any) -> dict[str,
 @pytest.mark.parametrize("objective", BOTH)
 @pytest.mark.parametrize(
     ("parties", "labels"),
-    [(n, labels) for n in (2, 3, 4) for labels in ("even", "skewed", "one")] + [(10, "skewed")],
+    [(n, labels) for n in (2, 3, 4, 10) for labels in ("even", "skewed", "one")],
 )
 def test_any_cut_gives_the_central_trees(
     parties: int, labels: str, objective: str, tmp_path: Path
@@ -44,7 +44,7 @@ def test_any_cut_gives_the_central_trees(
 
 
 @pytest.mark.parametrize("objective", BOTH)
-@pytest.mark.parametrize("depth", [0, 1, 2, 4, 6])
+@pytest.mark.parametrize("depth", range(7))
 def test_any_depth_gives_the_central_trees(depth: int, objective: str, tmp_path: Path) -> None:
     frame = random_frame(depth, rows=300, objective=objective)
     frames = cut(frame, parties=3, labels="even")
@@ -95,6 +95,8 @@ def test_ties_are_decided_as_one_party_would(tmp_path: Path) -> None:
         (3, {"engine": "phe", "max_bin": 3, "num_trees": 1}),
         (3, {"max_depth": 0}),
         (3, {"max_depth": 5, "num_trees": 1, "max_bin": 4}),  # more nodes than a plaintext holds
+        (10, {"num_trees": 1, "max_bin": 3}),
+        (10, {"objective": "reg:squarederror", "num_trees": 1, "max_bin": 3, "shuffle": False}),
     ],
     ids=str,
 )
@@ -176,6 +178,7 @@ def test_state_of_a_party_is_compact_and_forgotten(tmp_path: Path) -> None:
         (3, {"encryption": "paillier", "num_trees": 1}),
         (3, {"encryption": "paillier", "num_trees": 1, "min_instances": 4, "shuffle": False}),
         (4, {"encryption": "paillier", "num_trees": 1, "min_instances": 3}),
+        (10, {"num_trees": 1}),
     ],
     ids=str,
 )
