@@ -199,7 +199,7 @@ def test_the_page_holds_what_the_run_left(reported: RunFolder) -> None:
     assert "Comparable pairs: 12 345" in text.replace("\u202f", " ")
     # 7 exchanges x 3 sites x (1000 + 2000) bytes
     assert "63.0 kB" in text
-    assert "train sites → server the noisy update in clear 2–7 18 36.0 kB" in text
+    assert "train sites → server the noisy update not sealed 2–7 18 36.0 kB" in text
     assert "site-1 1 234 56 25 0.86 14.0 kB 7.0 kB" in text.replace("\u202f", " ")
     assert figure_names(folder) == ALL_FIGURES
     for name in ALL_FIGURES:
@@ -433,7 +433,7 @@ def test_flows_are_summed_by_step_and_direction() -> None:
     assert flows[2].exchanges == (2, 3)
     assert flows[2].sealed_words == "1 of 2 sealed"
     assert flows[2].reveals == ("the global model",)
-    assert flows[0].sealed_words == "in clear"
+    assert flows[0].sealed_words == "not sealed"
     assert site_traffic(rows) == {"a": (37, 1005), "b": (1000, 30)}
 
 

@@ -284,8 +284,9 @@ def _disclosure(flows: Sequence[Flow], folder: Path) -> Section:
         caption=f"Volume of all messages of a step; {total} in all.",
     )
     words = (
-        "Every message of the run, summed by step and direction. Messages in clear are read by "
-        "the server; sealed ones only by their receiver, the server sees their size."
+        "Every message of the run, summed by step and direction. What the server reads of a "
+        "message that is not sealed is in its words: parts that are masked, encrypted or sealed "
+        "for another site stay closed to it, but for their size."
     )
     return Section(title, paragraphs=[words], figures=[figure], tables=[_flow_table(flows)])
 

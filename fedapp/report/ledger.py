@@ -44,7 +44,7 @@ class Flow:
     def sealed_words(self) -> str:
         """Whether the messages were sealed, in words."""
         if self.sealed in (0, self.messages):
-            return "sealed" if self.sealed else "in clear"
+            return "sealed" if self.sealed else "not sealed"
         return f"{self.sealed} of {self.messages} sealed"
 
 

@@ -21,8 +21,8 @@ _SPLIT_CLIENT = (
 )
 _SHUFFLED = (
     "Candidates reach the split client in a secret order. The order by itself tells it nothing; "
-    "matching its own share of the sums with the totals links most of them again (59 to 93 % of "
-    "candidates on credit data, with 10 to 50 % of the labels its own)."
+    "matching its own share of the sums with the totals can link them again (the more, the more "
+    "labels it owns)."
 )
 _NOT_SHUFFLED = (
     "shuffle = false: the split client knows which anonymous feature and bucket each sum belongs "
