@@ -279,19 +279,29 @@ def prepare_survival_site(
             "seeded-noise",
             "seeded-noise = true: only in simulation; noise from a known seed protects nobody",
         )
+    bundled = site_data.bundled_set(node_config, data=survival.data)
+    time = survival.time or (bundled.time if bundled else "time")
+    event = survival.event or (bundled.event if bundled else "event")
     frame = site_data.load_frame(
         node_config,
         data=survival.data,
-        partition=survival.partition,
+        partition=site_data.Partition(
+            kind=survival.partition,
+            alpha=survival.dirichlet_alpha,
+            column=survival.partition_column,
+            time=time,
+            event=event,
+            event_value=survival.event_value,
+        ),
+        design=survival.design,
         seed=config.general.seed,
     )
-    bundled = site_data.bundled_set(node_config, data=survival.data)
     return SurvivalSite.prepare(
         frame,
         name=site_data.site_name(node_config),
         data_set=bundled.name if bundled else "",
-        time=survival.time or (bundled.time if bundled else "time"),
-        event=survival.event or (bundled.event if bundled else "event"),
+        time=time,
+        event=event,
         config=survival,
         seed=config.general.seed,
         noise_seed=config.general.seed if config.general.seeded_noise else None,
@@ -336,9 +346,7 @@ def prepare_roc_glm_site(
             "seeded-noise",
             "seeded-noise = true: on real site data only with roc-glm.allow-seeded-noise = true",
         )
-    frame = site_data.load_frame(
-        node_config, data=roc_glm.data, partition="iid", seed=config.general.seed
-    )
+    frame = site_data.load_frame(node_config, data=roc_glm.data, seed=config.general.seed)
     bundled = site_data.bundled_set(node_config, data=roc_glm.data)
     classifier = ScoreModel.from_json(model) if model else None
     quantiles_of = classifier

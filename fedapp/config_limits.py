@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.survival.config import SurvivalConfig
+from tasks.survival.generators import GENERATORS, design_faults
 
 MOST_UNITS = 4096
 MOST_LAYERS = 16
@@ -27,6 +28,7 @@ def combination_faults(run_dir: str, survival: SurvivalConfig, roc_glm: RocGlmCo
             "they must differ"
         )
     faults += _layer_faults(survival.hidden_layers)
+    faults += _design_faults(survival)
     faults += _noise_faults(survival)
     if survival.confidence_level > HIGHEST_CONFIDENCE:
         faults.append(
@@ -49,6 +51,19 @@ def _layer_faults(layers: str) -> list[str]:
         return []
     shown = layers if len(layers) <= 80 else f"{layers[:80]}..."
     return [f"survival.hidden-layers = {shown!r}: {allowed}"]
+
+
+def _design_faults(survival: SurvivalConfig) -> list[str]:
+    if survival.data not in GENERATORS:
+        return []
+    if survival.censoring_rate and survival.censoring_fraction:
+        return [
+            f"survival.censoring-rate = {survival.censoring_rate!r}, censoring-fraction = "
+            f"{survival.censoring_fraction!r}: one of them must be 0"
+        ]
+    faults = design_faults(survival.data, survival.design)  # each begins with an attribute's name
+    named = (fault.split(" ", 1) for fault in faults)
+    return [f"survival.{name.replace('_', '-')} {words}" for name, words in named]
 
 
 def _noise_faults(survival: SurvivalConfig) -> list[str]:

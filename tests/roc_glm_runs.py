@@ -35,7 +35,7 @@ def rows_of_sites(sites: int) -> list[RocRows]:
     rows = []
     for site in range(sites):
         node = {"partition-id": site, "num-partitions": sites}
-        frame = load_frame(node, data="breast-cancer", partition="iid", seed=0)
+        frame = load_frame(node, data="breast-cancer", seed=0)
         rows.append(read_rows(frame["label"], frame["score"], positive_label="1")[0])
     return rows
 

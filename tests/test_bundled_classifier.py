@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 def part(site: int, sites: int, seed: int = 0) -> pd.DataFrame:
     node = {"partition-id": site, "num-partitions": sites}
-    return load_frame(node, data="breast-cancer", partition="iid", seed=seed)
+    return load_frame(node, data="breast-cancer", seed=seed)
 
 
 def test_rows_are_scikit_learns_with_malignant_as_1() -> None:
@@ -137,7 +137,7 @@ import pandas, sys, time
 from fedapp.site_data import load_frame
 start = time.perf_counter()
 node = {"partition-id": 1, "num-partitions": 5}
-frame = load_frame(node, data="breast-cancer", partition="iid", seed=0)
+frame = load_frame(node, data="breast-cancer", seed=0)
 loaded = [name in sys.modules for name in ("sklearn", "xgboost", "flwr")]
 print(time.perf_counter() - start, *loaded)
 """

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedapp.site_data import (
     BUNDLED,
     MEMORY_PREFIX,
+    Partition,
     bundled_set,
     checked_frame,
     encode,
@@ -23,7 +22,6 @@ from fedapp.site_data import (
     load_frame,
     register_frame,
     site_name,
-    source,
     write_site_files,
 )
 from tasks.site.faults import SiteFault
@@ -37,7 +35,7 @@ def node(site: int, sites: int, **more: object) -> dict[str, object]:
 
 
 def load(config: dict[str, object], data: str = "gbsg2", seed: int = 0) -> pd.DataFrame:
-    return load_frame(config, data=data, partition="iid", seed=seed)
+    return load_frame(config, data=data, seed=seed)
 
 
 def numbered(count: int) -> pd.DataFrame:
@@ -164,7 +162,7 @@ from fedapp.site_data import load_frame
 node = {"partition-id": 1, "num-partitions": 5}
 def load():
     start = time.perf_counter()
-    frame = load_frame(node, data="gbsg2", partition="iid", seed=0)
+    frame = load_frame(node, data="gbsg2", seed=0)
     return time.perf_counter() - start
 print(load(), min(load() for _ in range(20)), "lifelines" in sys.modules, "flwr" in sys.modules)
 """
@@ -242,19 +240,6 @@ def test_encode_counts_what_is_not_declared(cells: object, unknown: int) -> None
 # -- dealing --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
-@given(rows=st.integers(0, 500), sites=st.integers(1, 60), seed=st.integers(0, 2**70))
-def test_iid_parts_are_disjoint_and_cover(rows: int, sites: int, seed: int) -> None:
-    parts = source._dealt(rows, sites, seed, "iid")
-    assert len(parts) == sites
-    assert sorted(np.concatenate(parts).tolist()) == list(range(rows))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1
-    source._dealt.cache_clear()
-    again = source._dealt(rows, sites, seed, "iid")
-    assert all(np.array_equal(one, two) for one, two in zip(parts, again, strict=True))
-
-
 def test_every_row_of_gbsg2_goes_to_one_site() -> None:
     whole = load(node(0, 1))
     parts = pd.concat([load(node(site, 7)) for site in range(7)])
@@ -282,7 +267,7 @@ def test_another_process_deals_alike() -> None:
     code = (
         "from fedapp.site_data import load_frame\n"
         'node = {"partition-id": 2, "num-partitions": 5}\n'
-        'print(load_frame(node, data="gbsg2", partition="iid", seed=3).to_csv())'
+        'print(load_frame(node, data="gbsg2", seed=3).to_csv())'
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -305,7 +290,7 @@ def test_more_sites_than_rows(tmp_path: Path) -> None:
     assert [len(load(node(site, 3), path)) for site in range(3)] == [1, 1, 1]
     fault = refusal(node(3, 4), path)
     assert fault.code == "no-rows"
-    assert "3 rows are too few for 4 sites" in str(fault)
+    assert "of 3 rows dealt to 4 sites" in str(fault)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +312,7 @@ def test_bad_partitions(config: dict[str, object], word: str) -> None:
 def test_bad_seed_and_kind_of_partition() -> None:
     assert "seed = -1" in str(refusal(node(0, 2), seed=-1))
     with pytest.raises(SiteFault, match='partition "by-age" must be one of: iid'):
-        load_frame(node(0, 2), data="gbsg2", partition="by-age", seed=0)
+        load_frame(node(0, 2), data="gbsg2", partition=Partition("by-age"), seed=0)
 
 
 # -- which source ---------------------------------------------------------------------------------

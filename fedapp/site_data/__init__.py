@@ -6,6 +6,8 @@ module            subject
 ``source``        which of them a node uses, and its name: `load_frame`, `site_name`
 ``columns``       what every table must fulfil, wherever it comes from
 ``files``         CSV and Parquet files, one file a site
+``partitions``    how the rows of one table are dealt to simulated sites
+``generated``     simulated survival data as tables
 ``bundled``       data sets that come with the dependencies, and the encoding of text columns
 ``vertical``      columns and labels of a joined table dealt to parties
 ================  ==========================================================================
@@ -19,6 +21,7 @@ from __future__ import annotations
 from fedapp.site_data.bundled import BUNDLED, BundledData, Encoding, encode
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import read_file, write_site_files
+from fedapp.site_data.partitions import PARTITIONS, Partition, deal, natural_sites
 from fedapp.site_data.source import (
     MEMORY_PREFIX,
     bundled_set,
@@ -32,14 +35,18 @@ from fedapp.site_data.vertical import Spread, party_table
 __all__ = [
     "BUNDLED",
     "MEMORY_PREFIX",
+    "PARTITIONS",
     "BundledData",
     "Encoding",
+    "Partition",
     "Spread",
     "bundled_set",
     "checked_frame",
+    "deal",
     "encode",
     "forget_frame",
     "load_frame",
+    "natural_sites",
     "party_table",
     "read_file",
     "register_frame",

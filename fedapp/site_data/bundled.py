@@ -1,4 +1,4 @@
-"""Data sets that come with the dependencies, and the encoding of their text columns."""
+"""Data sets that come with the dependencies or are simulated, and the encoding of text columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pandas as pd
 
 from fedapp.site_data import breast_cancer, vertical
 from fedapp.site_data.files import read_file
+from fedapp.site_data.generated import EVENT, TIME, generated_frame
 from tasks.site.faults import SiteFault
+from tasks.survival.generators import GENERATORS, Design
 
 if TYPE_CHECKING:
     from tasks.roc_glm.score_model import ScoreModel
@@ -46,6 +48,9 @@ class BundledData:
     id : str
         Column of row ids of a data set whose columns are dealt to the parties, with ``label`` for
         its labels (see `fedapp.site_data.vertical`); ``""`` where rows are dealt.
+    site_column : str
+        Column that says at which real site a row was taken: no feature, but what the partition
+        ``natural`` deals by; ``""`` where there is none.
     classifier : callable or None
         Gives the model that ``score`` comes from.
     encoding : Encoding
@@ -63,6 +68,7 @@ class BundledData:
     score: str = ""
     positive_label: str = ""
     id: str = ""
+    site_column: str = ""
     classifier: Callable[[], ScoreModel] | None = None
     encoding: Encoding = field(default_factory=dict)
 
@@ -151,6 +157,59 @@ _GBSG2 = BundledData(
     },
 )
 
+
+def _load_lung() -> pd.DataFrame:
+    """The one patient without an institution belongs to no site and is left out."""
+    frame = _from_lifelines("lung.csv", "load_lung").dropna(subset=["inst"])
+    return frame.assign(inst=frame["inst"].astype(np.int64))
+
+
+_LUNG = BundledData(
+    name="lung",
+    task="survival",
+    source="North Central Cancer Treatment Group: 227 patients with advanced lung cancer at 18 "
+    "institutions of 2 to 36 patients, time in days to death (Loprinzi et al., J Clin Oncol "
+    "12:601-607, 1994)",
+    licence="as distributed with lifelines (MIT)",
+    load=_load_lung,
+    time="time",
+    event="status",
+    site_column="inst",
+)
+
+_ROSSI = BundledData(
+    name="rossi",
+    task="survival",
+    source="432 men released from prison in Maryland, time in weeks to the first arrest, at most "
+    "52 (Rossi, Berk and Lenihan, Money, Work, and Crime, 1980)",
+    licence="as distributed with lifelines (MIT)",
+    load=partial(_from_lifelines, "rossi.csv", "load_rossi"),
+    time="week",
+    event="arrest",
+)
+
+_KIDNEY_TRANSPLANT = BundledData(
+    name="kidney-transplant",
+    task="survival",
+    source="863 patients with a kidney transplant, time in days to death (Klein and Moeschberger, "
+    "Survival Analysis, 2003, section 1.7)",
+    licence="as distributed with lifelines (MIT)",
+    load=partial(_from_lifelines, "kidney_transplant.csv", "load_kidney_transplant"),
+    time="time",
+    event="death",
+)
+
+_LARYNX = BundledData(
+    name="larynx",
+    task="survival",
+    source="90 men with cancer of the larynx, time in years to death (Kardaun, Statistica "
+    "Neerlandica 37:103-125, 1983)",
+    licence="as distributed with lifelines (MIT)",
+    load=partial(_from_lifelines, "larynx.csv", "load_larynx"),
+    time="time",
+    event="death",
+)
+
 _BREAST_CANCER = BundledData(
     name="breast-cancer",
     task="roc-glm",
@@ -190,7 +249,31 @@ _DIABETES = BundledData(
     label=vertical.LABEL,
 )
 
+_SIMULATED = tuple(
+    BundledData(
+        name=name,
+        task="survival",
+        source=f"simulated by the generator {name} (tasks.survival.generators) from the run's seed",
+        licence="made by this program",
+        load=partial(generated_frame, name, Design(), seed=0),
+        time=TIME,
+        event=EVENT,
+    )
+    for name in GENERATORS
+)
+
 BUNDLED: dict[str, BundledData] = {
-    data.name: data for data in (_GBSG2, _BREAST_CANCER, _BREAST_CANCER_COLUMNS, _DIABETES)
+    data.name: data
+    for data in (
+        _GBSG2,
+        _LUNG,
+        _ROSSI,
+        _KIDNEY_TRANSPLANT,
+        _LARYNX,
+        *_SIMULATED,
+        _BREAST_CANCER,
+        _BREAST_CANCER_COLUMNS,
+        _DIABETES,
+    )
 }
 """Every bundled data set by its name."""

@@ -7,27 +7,28 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pandas as pd
 
 from fedapp.site_data.bundled import BUNDLED, BundledData, encode
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import SUFFIXES, read_file, site_file
+from fedapp.site_data.generated import generated_frame
+from fedapp.site_data.partitions import Partition, deal
 from fedapp.site_data.vertical import Spread, party_table
 from tasks.site.faults import SiteFault
 from tasks.site.names import LONGEST_SITE_NAME, SITE_NAME_RULE, is_site_name, normalized_name
+from tasks.survival.generators import GENERATORS, Design, design_faults
 
 NodeConfig: TypeAlias = Mapping[str, object]
 
 MEMORY_PREFIX = "memory:"
 """``data-path`` of a node whose rows are a frame of this process: prefix and key."""
 
-# Keeps the dealing of rows apart from other uses of the run's seed.
-_DEALING = 0x6465616C
+_IID = Partition()
 
 _frames: dict[str, pd.DataFrame] = {}
 
@@ -72,7 +73,8 @@ def load_frame(
     node_config: NodeConfig,
     *,
     data: str,
-    partition: str = "iid",
+    partition: Partition = _IID,
+    design: Design | None = None,
     seed: int,
     spread: Spread | None = None,
 ) -> pd.DataFrame:
@@ -97,8 +99,10 @@ def load_frame(
     data : str
         Name of a bundled data set, or an absolute path (``~`` is allowed): Flower runs in a
         folder that is not the user's.
-    partition : {"iid"}
+    partition : Partition
         How the rows of a bundled data set or of one file are dealt to the sites.
+    design : Design, optional
+        What a simulated data set is to be like; default 1,000 rows with 10 features.
     spread : Spread, optional
         Deal columns and labels of one file instead of its rows. A bundled data set with ids is
         dealt so in any case, then by default in random order with evenly spread labels.
@@ -133,8 +137,12 @@ def load_frame(
         raise SiteFault(
             "bad-partition", f"partition-id = {site} must be less than num-partitions = {sites}"
         )
-    if data in BUNDLED:
+    bundled = BUNDLED.get(data)
+    if data in GENERATORS:
+        frame = _simulated(data, design or Design(), seed)
+    elif bundled is not None:
         frame = _bundled_frame(data)
+        partition = replace(partition, column=partition.column or bundled.site_column)
     else:
         path = _run_path(data, node_config)
         if os.path.isdir(path):  # unlike Path.is_dir, raises nothing
@@ -143,12 +151,17 @@ def load_frame(
     spread = _spread(data, spread)
     if spread is not None:
         return party_table(frame, spread, site=site, sites=sites, seed=seed)
-    rows = _dealt(len(frame), sites, seed, partition)[site]
+    rows = deal(frame, partition, sites=sites, seed=seed)[site]
     if len(rows) == 0:
         raise SiteFault(
-            "no-rows", f'data "{data}": {len(frame)} rows are too few for {sites} sites'
+            "no-rows",
+            f'data "{data}": of {len(frame)} rows dealt to {sites} sites by partition '
+            f'"{partition.kind}", this site has none',
         )
-    return frame.iloc[rows].reset_index(drop=True)
+    # The column that says which site it is says nothing within a site, nor of another one.
+    drop = {partition.column} if partition.kind == "natural" else set()
+    drop |= {bundled.site_column} if bundled is not None else set()
+    return frame.iloc[rows].reset_index(drop=True).drop(columns=sorted(drop & set(frame.columns)))
 
 
 def bundled_set(node_config: NodeConfig, *, data: str) -> BundledData | None:
@@ -259,12 +272,8 @@ def _bundled_frame(name: str) -> pd.DataFrame:
     return encode(BUNDLED[name].load(), BUNDLED[name].encoding)
 
 
-@lru_cache(maxsize=8)
-def _dealt(rows: int, sites: int, seed: int, partition: str) -> tuple[np.ndarray, ...]:
-    """Rows of every site, each in the order of the table."""
-    if partition != "iid":
-        raise SiteFault("bad-partition", f'partition "{partition}" must be one of: iid')
-    if seed < 0:
-        raise SiteFault("bad-partition", f"seed = {seed} must be at least 0")
-    order = np.random.default_rng([_DEALING, seed]).permutation(rows)
-    return tuple(np.sort(part) for part in np.array_split(order, sites))
+def _simulated(name: str, design: Design, seed: int) -> pd.DataFrame:
+    faults = design_faults(name, design)
+    if faults:
+        raise SiteFault("bad-design", *faults)
+    return generated_frame(name, design, seed=seed)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.privacy.mechanisms import PrivatizationSettings
+from tasks.survival.generators import Design
 
 
 class SurvivalConfig(BaseModel):
@@ -23,13 +24,60 @@ class SurvivalConfig(BaseModel):
     data: Annotated[
         str,
         Field(
-            description="simulation: name of a bundled data set, or path of a CSV or Parquet file"
+            description="simulation: name of a bundled or simulated data set, or path of a CSV or "
+            "Parquet file"
         ),
     ] = "gbsg2"
     partition: Annotated[
-        Literal["iid"],
+        Literal["iid", "random", "censoring-non-iid", "time-non-iid", "dirichlet", "natural"],
         Field(description="simulation: how rows are dealt to sites"),
     ] = "iid"
+    dirichlet_alpha: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1e6,
+            allow_inf_nan=False,
+            description="partition dirichlet: small makes sites different, large alike",
+        ),
+    ] = 1.0
+    partition_column: Annotated[
+        str,
+        Field(
+            description='partition natural: column with the sites; "" means the bundled one. '
+            "num-sites must be the number of its values"
+        ),
+    ] = ""
+    n_rows: Annotated[
+        int, Field(ge=1, le=10_000_000, description="simulated data: rows of all sites")
+    ] = 1000
+    n_features: Annotated[int, Field(ge=1, le=10_000, description="simulated data: features")] = 10
+    rho: Annotated[
+        float,
+        Field(
+            ge=-1,
+            lt=1,
+            allow_inf_nan=False,
+            description="simulated data: correlation of neighbouring features; -1 means the "
+            "generator's own",
+        ),
+    ] = -1.0
+    censoring_rate: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="simulated data: rate of exponential censoring, no share; 0 means 0.4",
+        ),
+    ] = 0.0
+    censoring_fraction: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="simulated data: share of censored rows; 0 means what the rate gives",
+        ),
+    ] = 0.0
     time: Annotated[
         str, Field(description='column of follow-up times; "" means "time", or the bundled one')
     ] = ""
@@ -124,6 +172,17 @@ class SurvivalConfig(BaseModel):
     def hidden_units(self) -> tuple[int, ...]:
         """Units of the hidden layers, from the first to the last."""
         return tuple(int(units) for units in self.hidden_layers.split(","))
+
+    @property
+    def design(self) -> Design:
+        """What a simulated data set is to be like."""
+        return Design(
+            n_rows=self.n_rows,
+            n_features=self.n_features,
+            rho=None if self.rho == -1 else self.rho,
+            censoring_rate=self.censoring_rate or None,
+            censoring_fraction=self.censoring_fraction or None,
+        )
 
     @property
     def privatization(self) -> PrivatizationSettings | None:
