@@ -175,7 +175,7 @@ class Level:
         offers: Mapping[int, Sequence[SealedOffer]],
         *,
         node: int,
-        receiver: int,
+        receiver: str,
     ) -> SealedDecision:
         """What a party is told of a node that is split.
 
@@ -186,7 +186,7 @@ class Level:
         offers : mapping of source to offers
         node : int
             Place of the node among the open ones.
-        receiver : int
+        receiver : str
         """
         source, number = chosen
         offer = offers[source][node]
@@ -196,7 +196,7 @@ class Level:
         return SealedDecision(source, number, place, weights)
 
     def leaf(
-        self, offers: Mapping[int, Sequence[SealedOffer]], *, source: int, node: int, receiver: int
+        self, offers: Mapping[int, Sequence[SealedOffer]], *, source: int, node: int, receiver: str
     ) -> SealedDecision:
         """What a party is told of a node that becomes a leaf, by a source's split client."""
         return SealedDecision(source, -1, -1, offers[source][node].sealed[0][receiver])

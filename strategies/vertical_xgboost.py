@@ -249,7 +249,9 @@ class VerticalXGBoost(VerticalSetUp):
             exchange,
             contents,
             HISTOGRAMS,
-            lambda content: HistogramsReply.from_record(content, shapes=shapes),
+            lambda content: HistogramsReply.from_record(
+                content, shapes=shapes, protection=self.config.shares_protection
+            ),
             step="histograms",
         )
         self.book.add_seconds(replies)
@@ -282,7 +284,10 @@ class VerticalXGBoost(VerticalSetUp):
             contents,
             AGGREGATE,
             lambda name, content: AggregateReply.from_record(
-                content, shape=shapes[name], has_order=level.shuffle
+                content,
+                shape=shapes[name],
+                has_order=level.shuffle,
+                protection=self.config.sums_protection,
             ),
             step="aggregate",
         )
@@ -314,6 +319,7 @@ class VerticalXGBoost(VerticalSetUp):
                 tree.depth,
                 {self.names[source]: totals.sums[source] for source in own},
                 {self.names[s]: totals.refused[s] for s in own if s in totals.refused},
+                self.config.sums_protection,
             ).to_record()
         answers = ask_each(
             exchange,
@@ -323,7 +329,7 @@ class VerticalXGBoost(VerticalSetUp):
                 content,
                 candidates=candidates[name],
                 nodes=level.shapes[0].nodes,
-                parties=len(self.names),
+                parties=self.names,
                 is_last=tree.is_last_level,
             ),
             step="decide",
@@ -348,11 +354,11 @@ class VerticalXGBoost(VerticalSetUp):
             chosen = self.choose_split(node, best)
             if chosen is None:
                 source = self._source_above(tree, node)
-                for receiver, said in enumerate(told):
+                for receiver, said in zip(self.names, told, strict=True):
                     said.append(level.leaf(offers, source=source, node=at, receiver=receiver))
                 splits.append(None)
                 continue
-            for receiver, said in enumerate(told):
+            for receiver, said in zip(self.names, told, strict=True):
                 said.append(level.split(chosen, offers, node=at, receiver=receiver))
             owner = self.names[chosen[0]]
             splits.append(self.book.enter(node, owner, offers[chosen[0]][at].gain))

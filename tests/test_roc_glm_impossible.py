@@ -41,9 +41,9 @@ def run_with(directory: Path, kind: str, spoil: Spoil, **settings: Value) -> Sim
         return simulate("roc-glm", sites=cohort(), config=config, site_names=NAMES)
 
 
-def array(name: str, change: Change) -> Spoil:
+def array(name: str, change: Change, *, record: str = "arrays") -> Spoil:
     def spoil(reply: Message) -> None:
-        arrays = reply.content.array_records["arrays"]
+        arrays = reply.content.array_records[record]
         arrays[name] = Array(np.ascontiguousarray(change(arrays[name].numpy().copy())))
 
     return spoil
@@ -169,7 +169,9 @@ def test_a_masked_sum_that_cannot_be_is_said_to_be_false(tmp_path: Path) -> None
     shared: dict[str, Value] = {"release": "noisy-counts", "secure": True}
     plain: dict[str, Value] = {}
     for settings in (plain, shared):
-        result = run_with(tmp_path, RELEASE, array("words", one_more), **settings)
+        result = run_with(
+            tmp_path, RELEASE, array("words", one_more, record="masked-words"), **settings
+        )
         assert result.summary["status"] == "refused"
         assert "a site answered falsely, and masks hide which" in str(result.summary)
         assert "auc" not in result.summary

@@ -5,7 +5,7 @@ Each alarm is tried on something that discloses more, too: one that never rings 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ IN_CLEAR = {
     ),
     LABELS: ({"sealed", "masked", "masked-words", "seconds"}, set()),
     BUCKETS: ({"sealed", "buckets", "arrays", "seconds"}, {"gradient-exponent"}),
-    HISTOGRAMS: ({"shares", "refused", "masked", "masked-words", "seconds"}, set()),
-    DECIDE: ({"arrays", "leaves", "seconds"}, set()),
+    HISTOGRAMS: ({"encrypted-shares", "refused", "masked", "masked-words", "seconds"}, set()),
+    DECIDE: ({"arrays", *(f"sealed-leaves/site-{at}" for at in range(4)), "seconds"}, set()),
     FINISH: ({"masked", "masked-words", "seconds"}, set()),
 }
 """By message type: records of a reply, and plain settings in it. Whatever is new must come here."""
@@ -172,17 +172,22 @@ def small_words(data: bytes) -> float:
     return float(np.mean(np.abs(words.astype(np.float64)) < 2.0**52)) if len(words) else 0.0
 
 
+def shares_of(reply: Message) -> dict[str, Any]:
+    records = reply.content.config_records
+    return dict(records["encrypted-shares" if "encrypted-shares" in records else "shares"])
+
+
 def test_sums_are_not_in_clear(encrypted: Recorded, plain: Recorded) -> None:
     for recorded, low, high in ((encrypted, 0.0, 0.2), (plain, 0.9, 1.0)):
         shares = [
             small_words(bytes(value))  # type: ignore[arg-type]  # bytes in either case
             for _, _, reply in recorded.of_type(HISTOGRAMS)
-            for value in reply.content.config_records["shares"].values()
+            for value in shares_of(reply).values()
         ]
         totals = [
             small_words(total)
             for _, request, _ in recorded.of_type(DECIDE)
-            for total in DecideRequest.from_record(request.content).totals.values()
+            for total in totals_of(request).values()
         ]
         assert len(shares) == 4 * 4 * 4
         assert all(low <= share <= high for share in [*shares, *totals])
@@ -236,6 +241,14 @@ def test_an_introduction_does_not_tell_which_labels_a_party_has(tmp_path: Path) 
 # At a source and at a split client ----------------------------------------------------------------
 
 
+def totals_of(request: Message) -> Mapping[str, bytes]:
+    """Totals of a request, under the name that fits the run's encryption."""
+    plain = "encrypted-totals" not in request.content.config_records
+    return DecideRequest.from_record(
+        request.content, protection="clear" if plain else "encrypted"
+    ).totals
+
+
 def split_clients(recorded: Recorded) -> tuple[int, ...]:
     _, request, _ = next(recorded.of_type(LABELS))
     return LabelsRequest.from_record(request.content).split_clients
@@ -245,7 +258,7 @@ def test_only_split_clients_hear_totals(encrypted: Recorded) -> None:
     clients = split_clients(encrypted)
     asked = set()
     for party, request, _ in encrypted.of_type(DECIDE):
-        for source in DecideRequest.from_record(request.content).totals:
+        for source in totals_of(request):
             place = int(source.removeprefix("site-"))
             assert f"site-{clients[place]}" == party != source
             asked.add(source)
@@ -264,7 +277,7 @@ def test_a_source_cannot_decrypt_its_own_sums(encrypted: Recorded) -> None:
         key_ids[party] = PublicKey.from_bytes(data, allow_weak_key=True).key_id
     clients = split_clients(encrypted)
     for _, _, reply in encrypted.of_type(HISTOGRAMS):
-        for source, data in reply.content.config_records["shares"].items():
+        for source, data in shares_of(reply).items():
             place = int(source.removeprefix("site-"))
             assert bytes(data)[:16] == key_ids[f"site-{clients[place]}"]  # type: ignore[arg-type]
 
@@ -288,7 +301,7 @@ def test_a_split_client_hears_of_candidates_only_when_they_win(encrypted: Record
     """What a split client is told of a candidate is a place in the secret order."""
     for _, request, _ in encrypted.of_type(DECIDE):
         content = request.content
-        assert set(content) == {"decide", "totals", "refused"}
+        assert set(content) == {"decide", "encrypted-totals", "refused"}
         assert set(content.config_records["decide"]) == {"tree", "level"}
         assert not list(content.array_records["refused"])
 
@@ -335,7 +348,7 @@ def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> Non
         for party, _, reply in encrypted.of_type(BUCKETS)
     }
     for _, request, reply in encrypted.of_type(DECIDE):
-        totals = DecideRequest.from_record(request.content).totals
+        totals = totals_of(request)
         gains = [v for k, v in numbers_of(reply).items() if k.startswith("arrays/gains/")]
         nodes = len(gains[0])
         is_last = nodes > 1
@@ -343,13 +356,13 @@ def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> Non
             reply.content,
             candidates={source: candidates[source] for source in totals},
             nodes=nodes,
-            parties=4,
+            parties=[f"site-{at}" for at in range(4)],
             is_last=is_last,
         )
         for offers in answer.offers.values():
             for offer in offers:
                 assert all(len(each) == 4 for each in offer.sealed)
-                sizes = {len(part) for each in offer.sealed for part in each}
+                sizes = {len(part) for each in offer.sealed for part in each.values()}
                 assert sizes <= {121 + 8, 121 + 16}
 
 
@@ -372,7 +385,9 @@ def test_a_refused_candidate_is_hidden_from_its_split_client(tmp_path: Path) -> 
     masks = [
         mask
         for _, request, _ in recorded.of_type(DECIDE)
-        for mask in DecideRequest.from_record(request.content).refused.values()
+        for mask in DecideRequest.from_record(
+            request.content, protection="encrypted"
+        ).refused.values()
     ]
     assert any(mask.any() for mask in masks)
     assert all(not mask[0].any() for mask in masks)  # full sums are never refused
@@ -391,16 +406,16 @@ def test_sources_get_ciphertexts_sealed_and_decrypt_none(tmp_path: Path) -> None
     assert disclosed(both, secrets_of(frames_with_marks())) == set()
     for party, request, reply in recorded.of_type(AGGREGATE):
         place = int(party.removeprefix("site-"))
-        assert set(request.content) == {"aggregate", "sealed"}
-        assert set(reply.content) == {"total", "order", "orders", "seconds"}
+        assert set(request.content) == {"aggregate", "sealed-shares"}
+        assert set(reply.content) == {"encrypted-total", "order", "sealed-orders", "seconds"}
         # The order goes to the other label owners, not to the split client.
-        told = set(reply.content.config_records["orders"])
+        told = set(reply.content.config_records["sealed-orders"])
         assert told == {f"site-{at}" for at in range(4)} - {party, f"site-{clients[place]}"}
-        total = bytes(reply.content.config_records["total"]["total"])  # type: ignore[arg-type]
+        total = bytes(reply.content.config_records["encrypted-total"]["total"])  # type: ignore[arg-type]
         assert small_words(total) < 0.2
         # What goes on is re-randomised: no owner finds its ciphertexts in it.
         for _, _, shares in recorded.of_type(HISTOGRAMS):
-            sealed = bytes(shares.content.config_records["shares"][party])  # type: ignore[arg-type]
+            sealed = bytes(shares.content.config_records["sealed-shares"][party])  # type: ignore[arg-type]
             assert total[16:80] not in sealed
     for _, request, _ in recorded.of_type(HISTOGRAMS):
         assert HistogramsRequest.from_record(request.content).orders == {}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedapp import simulation
 from fedapp.run_config import ConfigError, defaults
@@ -314,6 +314,27 @@ def _drop(record: str) -> Any:
     return alter
 
 
+def _forget_leaves(content: RecordDict) -> None:
+    (found, *_) = [name for name in content.config_records if name.startswith("sealed-leaves/")]
+    del content[found]
+
+
+def _leaves_of(content: RecordDict) -> list[ConfigRecord]:
+    records = content.config_records.items()
+    return [record for name, record in records if name.startswith("sealed-leaves/")]
+
+
+def _drop_leaves(content: RecordDict) -> None:
+    del next(filter(None, _leaves_of(content)))["site-1"]
+
+
+def _seal_one_less(content: RecordDict) -> None:
+    record = next(filter(None, _leaves_of(content)))
+    parts = record["site-2"]
+    assert isinstance(parts, list)
+    record["site-2"] = parts[:-1]
+
+
 def _garble_share(content: RecordDict) -> None:
     shares = content.config_records["shares"]
     shares[min(shares)] = b"garbage"
@@ -346,7 +367,9 @@ FORM = "reply of another form than expected ("
     [
         (HISTOGRAMS, _drop("shares"), FORM + "shares: must be one for each source)"),
         (HISTOGRAMS, _garble_share, ": 7 bytes of sums; expected: "),
-        (DECIDE, _drop("leaves"), FORM + "leaves: must be of each source"),
+        (DECIDE, _drop_leaves, FORM + "leaves: must be sealed for every party"),
+        (DECIDE, _forget_leaves, FORM + "leaves: must be of each source"),
+        (DECIDE, _seal_one_less, FORM + "leaves: must be sealed for every party"),
         (DECIDE, _numbers("gains", lambda a: a * np.nan), FORM + "gains: must be finite"),
         (DECIDE, _numbers("gains", lambda a: a * 0 - 5.0), FORM + "gains: must be finite"),
         (DECIDE, _numbers("gains", lambda a: a * 0), FORM + "gains: must be finite"),
@@ -367,7 +390,10 @@ def test_a_malformed_answer_is_told_by_the_name_of_its_party(
                 heard.append(StopRequest.from_record(copy.deepcopy(message).content).reason)
             node = message.metadata.dst_node_id
             reply = super()._handle(message)
+            leaves = alter in (_drop_leaves, _seal_one_less)  # which the first level has none of
             if message.metadata.message_type == kind and not altered:
+                if leaves and not any(_leaves_of(reply.content)):
+                    return reply
                 alter(reply.content)
                 altered.append(f"site-{node - 1}")
             return reply

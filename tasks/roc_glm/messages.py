@@ -282,13 +282,13 @@ class MaskedReply:
         settings = ConfigRecord(
             {"site": own.site, "run": own.run, "step": own.step, "roster-digest": own.roster_digest}
         )
-        return RecordDict({"masked": settings, "arrays": array_record({"words": own.words})})
+        return RecordDict({"masked": settings, "masked-words": array_record({"words": own.words})})
 
     @classmethod
     def from_record(cls, content: RecordDict) -> MaskedReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         settings = content.config_records["masked"]
-        words = read_arrays(content)["words"]
+        words = content.array_records["masked-words"]["words"].numpy()
         if words.dtype.kind != "u" or words.ndim != 1:
             raise ValueError("masked values that are not words")
         return cls(

@@ -8,6 +8,8 @@
     All bundles of a run, checked; which ones are pinned, and which trusted on first use.
 `sealed_relay`
     One site to another through the server: sealed, signed, once a step.
+`record_names`
+    What a record of a message is called, by how its content is protected.
 `secure_sums`, `sum_guard`
     Sums over sites under pairwise masks; one answer a step.
 `fixed_point`

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Self
+from typing import Self, TypeGuard
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
@@ -87,6 +87,11 @@ class ReplayGuard:
         if data[:1] != bytes([_VERSION]) or len(data) % _MARK != 1:
             raise RelayFault("malformed-state", "the stored record of opened messages is damaged")
         return cls(data[at : at + _MARK] for at in range(1, len(data), _MARK))
+
+
+def has_sealed_form(value: object) -> TypeGuard[bytes]:
+    """Whether a value has version and least length of a sealed message; anybody can tell."""
+    return isinstance(value, bytes) and len(value) >= OVERHEAD and value[0] == _VERSION
 
 
 def seal(

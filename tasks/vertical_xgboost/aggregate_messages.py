@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,21 +10,27 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from tasks.secure.record_names import Protection, protected_name
 from tasks.secure.transcript import decode, encode
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.message_parts import (
+    SEALED_ORDERS,
+    SEALED_SHARES,
     Sealed,
     Seconds,
     array_record,
     as_bytes,
     as_whole,
+    put_sealed,
     put_seconds,
     read_sealed,
     read_seconds,
 )
 
 AGGREGATE = "query.vertical_aggregate"
+
+ORDER_REVEALS = "the secret order of the sender's candidates at the next level"
 
 _SHARE = "fedapp/vertical-share/1"
 
@@ -79,7 +86,7 @@ def put_order(content: RecordDict, following: NextOrder | None) -> None:
     """Put an order into a message."""
     if following is not None:
         content["order"] = array_record({"order": following.order.astype(np.int32)})
-        content["orders"] = ConfigRecord(dict(following.sealed))
+        put_sealed(content, following.sealed, SEALED_ORDERS)
 
 
 def read_order(content: RecordDict) -> NextOrder | None:
@@ -90,8 +97,7 @@ def read_order(content: RecordDict) -> NextOrder | None:
     order = record["order"].numpy().astype(np.intp)
     if not np.array_equal(np.sort(order), np.arange(len(order))):
         raise ValueError("not an order")
-    sealed = {name: as_bytes(v) for name, v in content.config_records["orders"].items()}
-    return NextOrder(order, sealed)
+    return NextOrder(order, read_sealed(content, SEALED_ORDERS))
 
 
 @dataclass(frozen=True)
@@ -112,17 +118,23 @@ class AggregateRequest:
         "sealed, from each party: ciphertexts of its sums, which the source cannot decrypt; which "
         "candidates min-instances refuses, where it is set"
     )
+    reveals_plain: ClassVar[str] = (
+        "sealed, from each party: SUMS OF ITS GRADIENTS (encryption = none); which candidates "
+        "min-instances refuses, where it is set"
+    )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
         at = ConfigRecord({"tree": self.tree, "level": self.level})
-        return RecordDict({"aggregate": at, "sealed": ConfigRecord(dict(self.sealed))})
+        content = RecordDict({"aggregate": at})
+        put_sealed(content, self.sealed, SEALED_SHARES)
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> AggregateRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         at = content.config_records["aggregate"]
-        return cls(as_whole(at["tree"]), as_whole(at["level"]), read_sealed(content))
+        return cls(as_whole(at["tree"]), as_whole(at["level"]), read_sealed(content, SEALED_SHARES))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +148,15 @@ class AggregateReply:
     refused : (1 + candidates, nodes) bool or None
     following : NextOrder or None
         None where candidates are not shuffled.
+    protection : str
+        Of the total.
     seconds : dict of str to float
     """
 
     total: bytes
     refused: NDArray[np.bool_] | None
     following: NextOrder | None
+    protection: Protection
     seconds: Seconds = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
@@ -149,10 +164,16 @@ class AggregateReply:
         "secret order of candidates for the next level, seconds per operation of cryptography; "
         "with min-instances, which candidates some label owner refuses"
     )
+    reveals_plain: ClassVar[str] = (
+        "SUMS OF GRADIENTS OF ALL PARTIES IN CLEAR (encryption = none); secret order, seconds and "
+        "refusals as under encryption"
+    )
+    reveals_sealed: ClassVar[Mapping[str, str]] = {SEALED_ORDERS: ORDER_REVEALS}
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        content = RecordDict({"total": ConfigRecord({"total": self.total})})
+        name = protected_name(self.protection, "total")
+        content = RecordDict({name: ConfigRecord({"total": self.total})})
         if self.refused is not None:
             content["refused"] = array_record({"refused": self.refused})
         put_order(content, self.following)
@@ -161,7 +182,7 @@ class AggregateReply:
 
     @classmethod
     def from_record(
-        cls, content: RecordDict, *, shape: tuple[int, int], has_order: bool
+        cls, content: RecordDict, *, shape: tuple[int, int], has_order: bool, protection: Protection
     ) -> AggregateReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -171,6 +192,8 @@ class AggregateReply:
         shape : (1 + candidates, nodes)
         has_order : bool
             Whether the source draws an order for the next level.
+        protection : str
+            Of the total.
         """
         refused = None
         record = content.array_records.get("refused")
@@ -181,5 +204,5 @@ class AggregateReply:
         following = read_order(content)
         if (len(following.order) if following else None) != (shape[0] - 1 if has_order else None):
             raise MalformedReply("order: must be one of all candidates, where it is drawn")
-        total = as_bytes(content.config_records["total"]["total"])
-        return cls(total, refused, following, read_seconds(content))
+        total = as_bytes(content.config_records[protected_name(protection, "total")]["total"])
+        return cls(total, refused, following, protection, read_seconds(content))

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tasks.secure.record_names import Protection
+
 ObjectiveName = Literal["binary:logistic", "reg:squarederror"]
 
 
@@ -144,6 +146,16 @@ class VerticalXGBoostConfig(BaseModel):
     def given_base_score(self) -> float | None:
         """The base score as a number; None for the mean of the training labels."""
         return None if self.base_score == "mean" else float(self.base_score)
+
+    @property
+    def sums_protection(self) -> Protection:
+        """How sums of gradients are protected where the server adds them up or hands them on."""
+        return "clear" if self.encryption == "none" else "encrypted"
+
+    @property
+    def shares_protection(self) -> Protection:
+        """How a party's shares are protected on their way to who adds them up."""
+        return "sealed" if self.aggregator == "source" else self.sums_protection
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

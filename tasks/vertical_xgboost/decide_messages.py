@@ -10,14 +10,18 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from tasks.secure.record_names import Protection, protected_name
 from tasks.site.reply_fields import MalformedReply, reals
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.gains import LEAST_GAIN
 from tasks.vertical_xgboost.message_parts import (
+    SEALED_LEAVES,
+    Sealed,
     Seconds,
     array_record,
     as_bytes,
+    put_seconds,
     read_seconds,
 )
 from tasks.vertical_xgboost.split_client import NodeOffer
@@ -51,12 +55,15 @@ class DecideRequest:
     totals : mapping of source to bytes
         Ciphertexts, in the level's secret order.
     refused : mapping of source to (1 + candidates, nodes) bool
+    protection : str
+        Of the totals.
     """
 
     tree: int
     level: int
     totals: Mapping[str, bytes]
     refused: Mapping[str, NDArray[np.bool_]]
+    protection: Protection
 
     reveals: ClassVar[str] = (
         "sums of gradients over all parties for each open node and each candidate of a source, "
@@ -69,21 +76,30 @@ class DecideRequest:
         return RecordDict(
             {
                 "decide": ConfigRecord({"tree": self.tree, "level": self.level}),
-                "totals": ConfigRecord(dict(self.totals)),
+                protected_name(self.protection, "totals"): ConfigRecord(dict(self.totals)),
                 "refused": array_record(self.refused),
             }
         )
 
     @classmethod
-    def from_record(cls, content: RecordDict) -> DecideRequest:
-        """Read the message's content; raises KeyError if it is malformed."""
+    def from_record(cls, content: RecordDict, *, protection: Protection) -> DecideRequest:
+        """Read the message's content; raises KeyError if it is malformed.
+
+        Parameters
+        ----------
+        content : RecordDict
+        protection : str
+            Of the totals.
+        """
+        totals = content.config_records[protected_name(protection, "totals")]
         at = content.config_records["decide"]
         refused = content.array_records["refused"]
         return cls(
             cast(int, at["tree"]),
             cast(int, at["level"]),
-            {name: cast(bytes, v) for name, v in content.config_records["totals"].items()},
+            {name: cast(bytes, value) for name, value in totals.items()},
             {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
+            protection,
         )
 
 
@@ -97,13 +113,13 @@ class SealedOffer:
         0 if no candidate is eligible.
     places : (r,) intp
         All that reach it, in the level's order.
-    sealed : tuple of tuple of bytes
-        For each `NodeOffer.weights`, one sealed for each party in the order of names.
+    sealed : tuple of dict of party to bytes
+        For each `NodeOffer.weights`, sealed for each party.
     """
 
     gain: float
     places: IntpArray
-    sealed: tuple[tuple[bytes, ...], ...]
+    sealed: tuple[Sealed, ...]
 
     @staticmethod
     def num_weights(places: int, *, is_last: bool) -> int:
@@ -111,9 +127,9 @@ class SealedOffer:
         return 1 if not places else places if is_last else 0
 
     @classmethod
-    def of(cls, offer: NodeOffer, sealed: Sequence[Sequence[bytes]]) -> SealedOffer:
+    def of(cls, offer: NodeOffer, sealed: Sequence[Sealed]) -> SealedOffer:
         """An offer with its weights sealed."""
-        return cls(offer.gain, offer.places, tuple(tuple(each) for each in sealed))
+        return cls(offer.gain, offer.places, tuple(sealed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,24 +150,30 @@ class DecideReply:
         "the best gain of each source at each open node, and which records reach it; sealed for "
         "the parties: weights of leaves; seconds per operation of cryptography"
     )
+    reveals_sealed: ClassVar[Mapping[str, str]] = {
+        SEALED_LEAVES: "weights of the leaves that may come of a node; the receiver is handed only "
+        "those that the tree keeps"
+    }
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
         arrays: dict[str, NDArray[np.generic]] = {}
-        leaves: dict[str, list[bytes]] = {}
+        content = RecordDict()
         for name, offers in self.offers.items():
             arrays[f"gains/{name}"] = np.array([offer.gain for offer in offers])
             arrays[f"counts/{name}"] = np.array([len(o.places) for o in offers], dtype=np.int32)
             places = [offer.places for offer in offers]
             arrays[f"places/{name}"] = np.concatenate(places).astype(np.int32)
-            leaves[name] = [each for o in offers for weights in o.sealed for each in weights]
-        return RecordDict(
-            {
-                "arrays": array_record(arrays),
-                "leaves": ConfigRecord(dict(leaves)),
-                "seconds": ConfigRecord(dict(self.seconds)),
-            }
-        )
+            sealed = [weights for offer in offers for weights in offer.sealed]
+            content[f"{SEALED_LEAVES}/{name}"] = ConfigRecord(
+                {
+                    party: [weights[party] for weights in sealed]
+                    for party in (sealed[0] if sealed else ())
+                }
+            )
+        content["arrays"] = array_record(arrays)
+        put_seconds(content, self.seconds)
+        return content
 
     @classmethod
     def from_record(
@@ -160,7 +182,7 @@ class DecideReply:
         *,
         candidates: Mapping[str, int],
         nodes: int,
-        parties: int,
+        parties: Sequence[str],
         is_last: bool,
     ) -> DecideReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
@@ -172,28 +194,26 @@ class DecideReply:
             Of the sources that the party decrypts for.
         nodes : int
             Open nodes.
-        parties : int
+        parties : sequence of str
             For whom weights are sealed.
         is_last : bool
             Whether the level is the last one.
         """
         arrays = content.array_records["arrays"]
-        leaves = content.config_records["leaves"]
-        if set(leaves) != set(candidates):
+        told = [name for name in content.config_records if name.startswith(f"{SEALED_LEAVES}/")]
+        if set(told) != {f"{SEALED_LEAVES}/{name}" for name in candidates}:
             raise MalformedReply("leaves: must be of each source that the party decrypts for")
         offers = {}
-        for name, value in leaves.items():
+        for name in candidates:
             gains, counts, places = _read_offers(
                 {kind: arrays[f"{kind}/{name}"].numpy() for kind in ("gains", "counts", "places")},
                 candidates=candidates[name],
                 nodes=nodes,
             )
             each = [SealedOffer.num_weights(int(c), is_last=is_last) for c in counts]
-            if not isinstance(value, list) or len(value) != parties * sum(each):
-                raise MalformedReply("leaves: must be sealed for every party")
-            sealed = [as_bytes(part) for part in value]
+            record = content.config_records[f"{SEALED_LEAVES}/{name}"]
+            grouped = _read_leaves(record, parties=parties, count=sum(each))
             ends, stops = np.cumsum(counts), np.cumsum(each)
-            grouped = [tuple(sealed[at * parties : (at + 1) * parties]) for at in range(sum(each))]
             offers[name] = [
                 SealedOffer(
                     float(gains[node]),
@@ -203,6 +223,19 @@ class DecideReply:
                 for node in range(nodes)
             ]
         return cls(offers, read_seconds(content))
+
+
+def _read_leaves(record: ConfigRecord, *, parties: Sequence[str], count: int) -> list[Sealed]:
+    """Sealed weights of one source, one for each party; MalformedReply if they do not fit."""
+    told = dict(record)
+    if not told and not count:
+        return []
+    if set(told) != set(parties):
+        raise MalformedReply("leaves: must be sealed for every party")
+    parts = {party: value if isinstance(value, list) else [] for party, value in told.items()}
+    if any(len(each) != count for each in parts.values()):
+        raise MalformedReply("leaves: must be sealed for every party")
+    return [{party: as_bytes(parts[party][at]) for party in parties} for at in range(count)]
 
 
 def _read_offers(

@@ -103,7 +103,9 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     following = None
     if shuffle:
         following = draw_order(secrets, peers, shape.candidates, step=order_step(tree, level))
-    reply = AggregateReply(total, refused, following, secrets.watch.seconds)
+    reply = AggregateReply(
+        total, refused, following, site.config.sums_protection, secrets.watch.seconds
+    )
     if following is not None:
         site_state.store_order(context, following.order)
     secrets.store()
@@ -113,7 +115,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
 
 def decide(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``decide``: decrypt totals, find the best candidates, seal weights of leaves."""
-    request = DecideRequest.from_record(message.content)
+    request = DecideRequest.from_record(message.content, protection=site.config.sums_protection)
     tree, level = request.tree, request.level
     site_state.expect(context, f"decide-{tree}-{level}")
     secrets = Secrets.known(context)
@@ -241,7 +243,8 @@ def _level_reply(
             shares[name] = secrets.seal(peers, name, payload, step=step)
         elif mask is not None:
             refused[name] = mask
-    return HistogramsReply(shares, refused, metrics, secrets.watch.seconds)
+    protection = site.config.shares_protection
+    return HistogramsReply(shares, refused, protection, metrics, secrets.watch.seconds)
 
 
 def _order_for(
@@ -283,6 +286,6 @@ def _offers(
             )
             # Here a source would get noisy weights; today everybody gets the exact ones.
             payload = np.array(weights, dtype=WEIGHT).tobytes()
-            sealed.append([secrets.seal(peers, to, payload, step=step) for to in peers.names])
+            sealed.append({to: secrets.seal(peers, to, payload, step=step) for to in peers.names})
         offers.append(SealedOffer.of(offer, sealed))
     return offers

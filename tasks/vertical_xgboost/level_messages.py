@@ -10,16 +10,21 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from tasks.secure.record_names import Protection, protected_name
 from tasks.secure.secure_sums import MaskedVector
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
 from tasks.vertical_xgboost.message_parts import (
+    SEALED_LEAVES,
+    SEALED_ORDERS,
+    SEALED_SHARES,
     Sealed,
     Seconds,
     array_record,
     as_bytes,
     as_whole,
     put_masked,
+    put_sealed,
     put_seconds,
     read_masked,
     read_sealed,
@@ -78,13 +83,13 @@ def put_decisions(content: RecordDict, decisions: tuple[SealedDecision, ...]) ->
     numbers = [[d.source, d.candidate, d.place] for d in decisions]
     array = np.array(numbers, dtype=np.int32).reshape(-1, 3)
     content["decisions"] = array_record({"decisions": array})
-    content["leaves"] = ConfigRecord({"weights": [d.weights for d in decisions]})
+    content[SEALED_LEAVES] = ConfigRecord({"weights": [d.weights for d in decisions]})
 
 
 def read_decisions(content: RecordDict) -> tuple[SealedDecision, ...]:
     """Decisions of a message."""
     numbers = content.array_records["decisions"]["decisions"].numpy().tolist()
-    sealed = cast(list[bytes], content.config_records["leaves"]["weights"])
+    sealed = cast(list[bytes], content.config_records[SEALED_LEAVES]["weights"])
     return tuple(
         SealedDecision(int(source), int(candidate), int(place), weights)
         for (source, candidate, place), weights in zip(numbers, sealed, strict=True)
@@ -127,12 +132,12 @@ class HistogramsRequest:
         orders = {name: order.astype(np.int32) for name, order in self.orders.items()}
         content = RecordDict({"histograms": at, "orders": array_record(orders)})
         put_decisions(content, self.decisions)
-        content["sealed-orders"] = ConfigRecord(dict(self.sealed_orders))
+        put_sealed(content, self.sealed_orders, SEALED_ORDERS)
         if self.start is not None:
             start = self.start
             buckets = [np.array(la.num_buckets, dtype=np.int32) for la in start.layouts]
             missing = [np.array(la.has_missing, dtype=np.bool_) for la in start.layouts]
-            content["sealed"] = ConfigRecord(dict(start.sealed))
+            put_sealed(content, start.sealed)
             content["start"] = ConfigRecord({"gradient-exponent": start.gradient_exponent})
             content["layouts"] = array_record(
                 {
@@ -163,14 +168,13 @@ class HistogramsRequest:
             name: array.numpy().astype(np.intp)
             for name, array in content.array_records["orders"].items()
         }
-        told = content.config_records["sealed-orders"]
         return cls(
             tree=as_whole(at["tree"]),
             level=as_whole(at["level"]),
             decisions=read_decisions(content),
             orders=orders,
             start=start,
-            sealed_orders={name: as_bytes(value) for name, value in told.items()},
+            sealed_orders=read_sealed(content, SEALED_ORDERS),
         )
 
 
@@ -184,6 +188,8 @@ class HistogramsReply:
         Ciphertexts (plain numbers with ``encryption = "none"``).
     refused : dict of source to (1 + candidates, nodes) bool
         Where ``min-instances`` refuses candidates.
+    protection : str
+        Of the shares.
     metrics : MaskedVector or None
         Losses after the tree that was finished with this request.
     seconds : dict of str to float
@@ -191,6 +197,7 @@ class HistogramsReply:
 
     shares: Mapping[str, bytes]
     refused: Mapping[str, NDArray[np.bool_]]
+    protection: Protection
     metrics: MaskedVector | None = None
     seconds: Seconds = field(default_factory=dict)
 
@@ -203,12 +210,25 @@ class HistogramsReply:
     reveals_plain: ClassVar[str] = (
         "SUMS OF THE PARTY'S GRADIENTS IN CLEAR (encryption = none): from them labels can be found"
     )
+    reveals_for_source: ClassVar[str] = (
+        "nothing of one party: its sums of gradients, with what min-instances refuses, go sealed "
+        "to the owners of the columns; losses under masks, seconds per operation of cryptography"
+    )
+    reveals_sealed: ClassVar[Mapping[str, str]] = {
+        SEALED_SHARES: "ciphertexts of the sender's sums of gradients over the receiver's "
+        "candidates, for which the receiver has no key; with min-instances, which of the "
+        "candidates the sender refuses"
+    }
+    reveals_sealed_plain: ClassVar[Mapping[str, str]] = {
+        SEALED_SHARES: "THE SENDER'S SUMS OF GRADIENTS over the receiver's candidates "
+        "(encryption = none): from them labels can be found"
+    }
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        content = RecordDict(
-            {"shares": ConfigRecord(dict(self.shares)), "refused": array_record(self.refused)}
-        )
+        shares = ConfigRecord(dict(self.shares))
+        content = RecordDict({protected_name(self.protection, "shares"): shares})
+        content["refused"] = array_record(self.refused)
         if self.metrics is not None:
             put_masked(content, self.metrics)
         put_seconds(content, self.seconds)
@@ -216,7 +236,11 @@ class HistogramsReply:
 
     @classmethod
     def from_record(
-        cls, content: RecordDict, *, shapes: Mapping[str, tuple[int, int]]
+        cls,
+        content: RecordDict,
+        *,
+        shapes: Mapping[str, tuple[int, int]],
+        protection: Protection,
     ) -> HistogramsReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -225,8 +249,10 @@ class HistogramsReply:
         content : RecordDict
         shapes : mapping of source to (int, int)
             (1 + candidates, nodes) of every source.
+        protection : str
+            Of the shares.
         """
-        shares = content.config_records["shares"]
+        shares = content.config_records[protected_name(protection, "shares")]
         if set(shares) != set(shapes):
             raise MalformedReply("shares: must be one for each source")
         refused = {
@@ -238,6 +264,7 @@ class HistogramsReply:
         return cls(
             {name: as_bytes(value) for name, value in shares.items()},
             refused,
+            protection,
             read_masked(content),
             read_seconds(content),
         )

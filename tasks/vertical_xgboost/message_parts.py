@@ -14,6 +14,11 @@ from tasks.secure.secure_sums import MaskedVector
 Sealed = dict[str, bytes]
 """What parties seal for one another: in a reply by receiver, in a request by sender."""
 
+SEALED = "sealed"
+SEALED_ORDERS = "sealed-orders"
+SEALED_SHARES = "sealed-shares"
+SEALED_LEAVES = "sealed-leaves"
+
 Arrays = Mapping[str, NDArray[np.generic]]
 
 Seconds = dict[str, float]
@@ -66,9 +71,22 @@ def read_seconds(content: RecordDict) -> Seconds:
     return {name: float(cast(float, value)) for name, value in record.items()}
 
 
-def read_sealed(content: RecordDict) -> Sealed:
-    """Sealed parts of a message, by the party at their other end."""
-    return {name: as_bytes(value) for name, value in content.config_records["sealed"].items()}
+def put_sealed(content: RecordDict, sealed: Sealed, name: str = SEALED) -> None:
+    """Put sealed parts into a message, by the party at their other end.
+
+    Parameters
+    ----------
+    content : RecordDict
+    sealed : dict of str to bytes
+    name : str
+        Of the record; it begins with "sealed", as `tasks.secure.record_names` says.
+    """
+    content[name] = ConfigRecord(dict(sealed))
+
+
+def read_sealed(content: RecordDict, name: str = SEALED) -> Sealed:
+    """Sealed parts of a message under a record's name, by the party at their other end."""
+    return {party: as_bytes(value) for party, value in content.config_records[name].items()}
 
 
 def as_bytes(value: object) -> bytes:

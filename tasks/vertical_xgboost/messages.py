@@ -2,11 +2,13 @@
 
 The exchanges of a tree level are in `level_messages`, `aggregate_messages` and `decide_messages`.
 ``sealed`` maps are what one party sends another: in a reply by receiver, in a request by sender.
-The server carries them and cannot read them. Every ``reveals`` is a sentence of the ledger.
+The server carries them and cannot read them. Every ``reveals`` is a sentence of the ledger, and so
+is every ``reveals_sealed``: to the receiver of a sealed part of the reply, by name of its record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -15,16 +17,24 @@ from flwr.app import ConfigRecord, RecordDict
 
 from tasks.secure.secure_sums import MaskedVector
 from tasks.site.reply_fields import MalformedReply
-from tasks.vertical_xgboost.aggregate_messages import NextOrder, put_order, read_order
+from tasks.vertical_xgboost.aggregate_messages import (
+    ORDER_REVEALS,
+    NextOrder,
+    put_order,
+    read_order,
+)
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
 from tasks.vertical_xgboost.message_parts import (
+    SEALED,
+    SEALED_ORDERS,
     Sealed,
     Seconds,
     array_record,
     as_bytes,
     as_whole,
     put_masked,
+    put_sealed,
     put_seconds,
     read_arrays,
     read_masked,
@@ -121,10 +131,14 @@ class LabelsReply:
         "labels under masks, read as the mean label of all training rows; seconds per operation "
         "of cryptography"
     )
+    reveals_sealed: ClassVar[Mapping[str, str]] = {
+        SEALED: "the rows whose labels the sender owns, not the labels"
+    }
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        content = RecordDict({"sealed": ConfigRecord(dict(self.sealed))})
+        content = RecordDict()
+        put_sealed(content, self.sealed)
         put_masked(content, self.masked)
         put_seconds(content, self.seconds)
         return content
@@ -158,7 +172,9 @@ class BucketsRequest:
     def to_record(self) -> RecordDict:
         """Return the message's content."""
         settings = ConfigRecord({"base-margin": self.base_margin})
-        return RecordDict({"buckets": settings, "sealed": ConfigRecord(dict(self.sealed))})
+        content = RecordDict({"buckets": settings})
+        put_sealed(content, self.sealed)
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> BucketsRequest:
@@ -198,15 +214,17 @@ class BucketsReply:
         "(regression only), seconds per operation of cryptography; sealed for the others: "
         "buckets of their own rows"
     )
+    reveals_sealed: ClassVar[Mapping[str, str]] = {
+        SEALED: "buckets of the rows whose labels the receiver owns, on the sender's renumbered, "
+        "unnamed features",
+        SEALED_ORDERS: ORDER_REVEALS,
+    }
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        content = RecordDict(
-            {
-                "buckets": ConfigRecord({"gradient-exponent": self.gradient_exponent}),
-                "sealed": ConfigRecord(dict(self.sealed)),
-            }
-        )
+        settings = ConfigRecord({"gradient-exponent": self.gradient_exponent})
+        content = RecordDict({"buckets": settings})
+        put_sealed(content, self.sealed)
         arrays = {
             "num-buckets": np.array(self.layout.num_buckets, dtype=np.int32),
             "has-missing": np.array(self.layout.has_missing, dtype=np.bool_),
