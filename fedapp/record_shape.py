@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, get_type_hints
 
 
-class LedgerRow(TypedDict):
-    """One message of a run, as the disclosure ledger holds it.
-
-    ``exchange`` counts from 1; ``sender`` and ``receiver`` are site names or ``"server"``;
-    ``sealed`` says that only the receiver can read the content; ``reveals`` is the sentence
-    on what the receiver learns.
-    """
-
+class _Row(TypedDict):
     exchange: int
     step: str
     sender: str
@@ -21,6 +14,20 @@ class LedgerRow(TypedDict):
     bytes: int
     sealed: bool
     reveals: str
+
+
+class LedgerRow(_Row, total=False):
+    """One row of the disclosure ledger.
+
+    ``exchange`` counts from 1; ``sender`` and ``receiver`` are site names or ``"server"``;
+    ``reveals`` is the sentence on what the receiver learns. A row that is not ``sealed`` is a
+    message between server and site. One that is lies within a message: so many ``parts``, which
+    only the receiver can read; their bytes are in the message's row, too. ``protection`` tells
+    how a message's records travel. What wrote the ledger may leave the last two out.
+    """
+
+    protection: str
+    parts: int
 
 
 _ROW_TYPES: dict[str, type] = get_type_hints(LedgerRow)
@@ -93,6 +100,8 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
     for key, kind in _ROW_TYPES.items():
         lowest = 1 if key == "exchange" else 0
         if key not in row:
+            if key in LedgerRow.__optional_keys__:
+                continue
             faults.append(f"{key} is missing")
         elif type(row[key]) is not kind:
             faults.append(f"{key} must be of type {kind.__name__}")

@@ -19,7 +19,13 @@ from PIL import Image
 from fedapp.cli import main
 from fedapp.record_shape import LedgerRow
 from fedapp.report import figures, format_duration, write_report
-from fedapp.report.ledger import format_bytes, format_ranges, site_traffic, sum_flows
+from fedapp.report.ledger import (
+    format_bytes,
+    format_ranges,
+    site_traffic,
+    sum_flows,
+    volume_of,
+)
 from fedapp.run_folder import RunFolder, RunFolderError
 
 PRIVACY = "Noise of σ = 0.0112 on every element; no (ε, δ) is claimed & nothing else."
@@ -420,21 +426,56 @@ def test_flows_are_summed_by_step_and_direction() -> None:
     base = ledger_of(["a"], rounds=0)[0]
     rows: list[LedgerRow] = [
         {**base, "exchange": 3, "step": "shares", "sender": "b", "receiver": "a", "sealed": True},
-        {**base, "exchange": 2, "step": "shares", "sender": "a", "receiver": "b", "bytes": 30},
-        {**base, "exchange": 1, "step": "keys", "sender": "a", "receiver": "server", "bytes": 7},
+        {
+            **base,
+            "exchange": 2,
+            "step": "shares",
+            "sender": "a",
+            "receiver": "b",
+            "bytes": 30,
+            "sealed": True,
+            "protection": "sealed",
+            "parts": 3,
+        },
+        {
+            **base,
+            "exchange": 1,
+            "step": "keys",
+            "sender": "a",
+            "receiver": "server",
+            "bytes": 7,
+            "protection": "sealed + masked + clear",
+        },
         {**base, "exchange": 1, "step": "keys", "sender": "server", "receiver": "a", "bytes": 5},
     ]
     flows = sum_flows(rows)
     assert [(flow.step, flow.direction, flow.bytes, flow.messages) for flow in flows] == [
         ("keys", "sites → server", 7, 1),
         ("keys", "server → sites", 5, 1),
-        ("shares", "site → site", 1030, 2),
+        ("shares", "site → site", 1030, 4),
     ]
     assert flows[2].exchanges == (2, 3)
-    assert flows[2].sealed_words == "1 of 2 sealed"
+    assert flows[2].protection_words == "sealed for the receiver"
     assert flows[2].reveals == ("the global model",)
-    assert flows[0].sealed_words == "not sealed"
-    assert site_traffic(rows) == {"a": (37, 1005), "b": (1000, 30)}
+    assert flows[0].protection_words == "sealed parts, masked sums, the rest in clear"
+    assert flows[1].protection_words == "not sealed"  # a ledger that does not say more
+    # What is sealed lies within messages.
+    assert volume_of(flows) == 12
+    assert site_traffic(rows) == {"a": (7, 5)}
+
+
+@pytest.mark.parametrize(
+    ("protections", "words"),
+    [
+        (["clear", "clear"], "in clear"),
+        (["masked"], "masked sums"),
+        (["encrypted + clear", "masked + clear"], "ciphertexts, masked sums, the rest in clear"),
+    ],
+)
+def test_how_messages_were_protected_in_words(protections: list[str], words: str) -> None:
+    base = ledger_of(["a"], rounds=0)[0]
+    (flow,) = sum_flows([{**base, "protection": protection} for protection in protections])
+    assert flow.protection_words == words
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedapp.report import figures, roc_glm, survival, vertical_xgboost
-from fedapp.report.ledger import Flow, format_bytes, format_ranges, site_traffic, sum_flows
+from fedapp.report.ledger import (
+    Flow,
+    format_bytes,
+    format_ranges,
+    site_traffic,
+    sum_flows,
+    volume_of,
+)
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Page, Section, Table, render
 from fedapp.run_folder import (
     CONFIG,
@@ -202,7 +209,7 @@ def _key_numbers(run: RunRecord, flows: Sequence[Flow]) -> list[KeyNumber]:
     """Return sites, rounds, exchanges, volume and runtime."""
     traffic = site_traffic(run.ledger)
     exchanges = max((row["exchange"] for row in run.ledger), default=0)
-    volume = run.summary.get("bytes", sum(flow.bytes for flow in flows))
+    volume = run.summary.get("bytes", volume_of(flows))
     started, finished = _moment(run.status.get("started")), _moment(run.status.get("finished"))
     elapsed = (finished - started).total_seconds() if started and finished else None
     last = max((int(line.get("round", 0)) for line in run.rounds), default=0)
@@ -269,14 +276,15 @@ def _cell(value: object) -> str:
 
 def _disclosure(flows: Sequence[Flow], folder: Path) -> Section:
     title, name = "Disclosure ledger", "bytes-by-step"
-    if not flows:
+    messages = [flow for flow in flows if not flow.sealed]
+    if not messages:
         figures.discard(folder, name)
         return Section(title, figures=[Absent("The ledger is empty: nothing was exchanged.")])
-    steps = len({flow.step for flow in flows})
+    steps = len({flow.step for flow in messages})
     svg = figures.draw(
-        folder, name, lambda axes: figures.bytes_by_step(axes, flows), height=0.9 + 0.36 * steps
+        folder, name, lambda axes: figures.bytes_by_step(axes, messages), height=0.9 + 0.36 * steps
     )
-    total = format_bytes(sum(flow.bytes for flow in flows))
+    total = format_bytes(volume_of(flows))
     figure = Figure(
         name=name,
         svg=svg,
@@ -284,10 +292,15 @@ def _disclosure(flows: Sequence[Flow], folder: Path) -> Section:
         caption=f"Volume of all messages of a step; {total} in all.",
     )
     words = (
-        "Every message of the run, summed by step and direction. What the server reads of a "
-        "message that is not sealed is in its words: parts that are masked, encrypted or sealed "
-        "for another site stay closed to it, but for their size."
+        "Every message of the run, summed by step and direction. Masked values can be read as "
+        "sums over sites only, ciphertexts by whoever has the key, what is in clear by the "
+        "receiver of the message."
     )
+    if len(messages) < len(flows):
+        words += (
+            " Rows from site to site are what one site sealed for another: it travels within the "
+            "messages, so its volume is counted with theirs, and the server sees its size only."
+        )
     return Section(title, paragraphs=[words], figures=[figure], tables=[_flow_table(flows)])
 
 
@@ -296,7 +309,7 @@ def _flow_table(flows: Sequence[Flow]) -> Table:
         "step": "short",
         "direction": "short",
         "reveals to the receiver": "text",
-        "protection": "short",
+        "protection": "text",
         "exchanges": "number",
         "messages": "number",
         "volume": "number",
@@ -305,10 +318,10 @@ def _flow_table(flows: Sequence[Flow]) -> Table:
         [
             flow.step,
             flow.direction,
-            " ".join(flow.reveals),
-            flow.sealed_words,
+            "; ".join(flow.reveals),
+            flow.protection_words,
             format_ranges(flow.exchanges),
-            _cell(flow.messages),
+            f"{_cell(flow.messages)} parts" if flow.sealed else _cell(flow.messages),
             format_bytes(flow.bytes),
         ]
         for flow in flows

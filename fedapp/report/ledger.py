@@ -9,10 +9,12 @@ from fedapp.record_shape import LedgerRow
 
 SERVER = "server"
 
+_WORDS = {"sealed": "sealed parts", "encrypted": "ciphertexts", "masked": "masked sums"}
+
 
 @dataclass(frozen=True)
 class Flow:
-    """All messages of one step in one direction.
+    """All messages of one step in one direction, or all that they carry sealed.
 
     Attributes
     ----------
@@ -23,11 +25,13 @@ class Flow:
     exchanges : tuple of int
         Exchanges in which it happened, ascending.
     messages : int
-        Number of messages.
+        Number of messages; of sealed parts, if they are.
     bytes : int
-        Their volume.
-    sealed : int
-        How many of them only their receiver could read.
+        Their volume. That of sealed parts is within the messages that carry them.
+    sealed : bool
+        Sealed parts, which only the site that they are for could read.
+    protections : tuple of str
+        How records of the messages were protected; empty where the ledger does not say.
     reveals : tuple of str
         What the receivers learn, each sentence once.
     """
@@ -37,40 +41,64 @@ class Flow:
     exchanges: tuple[int, ...]
     messages: int
     bytes: int
-    sealed: int
+    sealed: bool
+    protections: tuple[str, ...]
     reveals: tuple[str, ...]
 
     @property
-    def sealed_words(self) -> str:
-        """Whether the messages were sealed, in words."""
-        if self.sealed in (0, self.messages):
-            return "sealed" if self.sealed else "not sealed"
-        return f"{self.sealed} of {self.messages} sealed"
+    def protection_words(self) -> str:
+        """How the content was protected, in words."""
+        if self.sealed:
+            return "sealed for the receiver"
+        closed = [_WORDS[kind] for kind in _WORDS if kind in self.protections]
+        if not closed:
+            return "in clear" if "clear" in self.protections else "not sealed"
+        return ", ".join([*closed, *(["the rest in clear"] if "clear" in self.protections else [])])
 
 
 def sum_flows(rows: Sequence[LedgerRow]) -> list[Flow]:
-    """Sum the ledger by step and direction, in the order in which each first happened."""
-    groups: dict[tuple[str, str], list[LedgerRow]] = {}
+    """Sum the ledger by step and direction, in the order in which each first happened.
+
+    Sealed parts and messages are summed apart.
+    """
+    groups: dict[tuple[str, str, bool], list[LedgerRow]] = {}
     for row in sorted(rows, key=lambda row: row["exchange"]):
-        groups.setdefault((row["step"], _direction(row)), []).append(row)
+        groups.setdefault((row["step"], _direction(row), row["sealed"]), []).append(row)
     return [
         Flow(
             step=step,
             direction=direction,
             exchanges=tuple(sorted({row["exchange"] for row in group})),
-            messages=len(group),
+            messages=sum(row.get("parts", 1) if sealed else 1 for row in group),
             bytes=sum(row["bytes"] for row in group),
-            sealed=sum(row["sealed"] for row in group),
+            sealed=sealed,
+            protections=tuple(
+                sorted(
+                    {
+                        kind
+                        for row in group
+                        for kind in row.get("protection", "").split(" + ")
+                        if kind
+                    }
+                )
+            ),
             reveals=tuple(dict.fromkeys(row["reveals"] for row in group)),
         )
-        for (step, direction), group in groups.items()
+        for (step, direction, sealed), group in groups.items()
     ]
 
 
+def volume_of(flows: Sequence[Flow]) -> int:
+    """Return the bytes of all messages; sealed parts are within them."""
+    return sum(flow.bytes for flow in flows if not flow.sealed)
+
+
 def site_traffic(rows: Sequence[LedgerRow]) -> dict[str, tuple[int, int]]:
-    """Return the bytes that each site sent and received, by its name."""
+    """Return the bytes of messages that each site sent and received, by its name."""
     traffic: dict[str, tuple[int, int]] = {}
     for row in rows:
+        if row["sealed"]:
+            continue
         for site, sent in ((row["sender"], True), (row["receiver"], False)):
             if site != SERVER:
                 out, back = traffic.get(site, (0, 0))
