@@ -111,7 +111,8 @@ def run_protocol(
         raise SystemExit(f"{name}: {summary['status']}: {summary.get('reason', '')}")
     by_step: dict[str, int] = {}
     for row in result.ledger:
-        by_step[row["step"]] = by_step.get(row["step"], 0) + row["bytes"]
+        if not row["sealed"]:  # else within a message
+            by_step[row["step"]] = by_step.get(row["step"], 0) + row["bytes"]
     ciphertexts = int(summary["ciphertexts"])
     key = "test-accuracy" if config.objective == "binary:logistic" else "test-rmse"
     cost = Cost(

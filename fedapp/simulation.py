@@ -157,7 +157,8 @@ class SimulationResult:
     summary : dict
         Plain numbers and strings, keys kebab-case: the last line of ``metrics.jsonl``.
     ledger : list of dict
-        Every message: exchange, step, sender, receiver, bytes, sealed, reveals.
+        Every message, and what it carries sealed: exchange, step, sender, receiver, bytes, sealed,
+        reveals, protection, parts, as :mod:`strategies.ledger` explains.
     exchanges : int
         Server-to-nodes-and-back exchanges.
     run_folder : Path

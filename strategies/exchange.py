@@ -345,7 +345,7 @@ class Exchange(Grid):
 
     @property
     def ledger(self) -> list[Row]:
-        """One row a message: exchange, step, sender, receiver, bytes, sealed, reveals."""
+        """Rows of :mod:`strategies.ledger`, of messages and of what sites seal for one another."""
         return self.record.rows
 
     def _exchange(self, requests: list[Message], timeout: float | None) -> list[Message]:
@@ -429,6 +429,7 @@ class Exchange(Grid):
             exchange=self.count,
             site=self.name_of(request.metadata.dst_node_id),
             sent=sent,
+            sites=frozenset(self.names.values()),
         )
 
     def _deliver_rows(self) -> None:

@@ -1,26 +1,66 @@
-"""The disclosure ledger: one row for every message, with what it reveals to its receiver."""
+"""The disclosure ledger: who told whom what in a run, and how it was protected on its way.
+
+A row has
+
+``exchange``, ``step``
+    When: the exchange, from 1, and the name of its step.
+``sender``, ``receiver``
+    Names of sites, or ``"server"``.
+``bytes``
+    Size.
+``sealed``
+    False: a message between server and site; ``bytes`` are all of it.
+    True: what one site sealed for another (`tasks.secure.sealed_relay`) and sent through the
+    server, which sees sizes alone. It lies within the sender's reply of the same exchange, whose
+    row counts these bytes too: volumes are sums over rows that are not sealed. The next request
+    that needs it takes it to its receiver.
+``reveals``
+    What the receiver learns.
+``protection``
+    Of a message, how its records are protected: of ``sealed``, ``encrypted``, ``masked`` and
+    ``clear`` (`tasks.secure.record_names`) those that it has, joined by ``" + "``.
+``parts``
+    Sealed parts that the row stands for, or that the message carries.
+
+A sealed row stands for all parts of one record of one reply that are for one receiver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
+from tasks.secure.record_names import PROTECTIONS, protection_of
+from tasks.secure.sealed_relay import has_sealed_form
+
 SERVER = "server"
 _FAULT_REVEALS = "that the site could not answer: kind of fault, names and counts, no values"
 _UNKNOWN = "not declared by this strategy"
+_NO_SITE = "no site of the run"
 
 Row = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What the messages of one type are called and what they reveal to their receiver."""
+    """What the messages of one type are called and what they reveal to their receiver.
+
+    Attributes
+    ----------
+    step : str
+    request, reply : str
+        To the site, and to the server.
+    sealed : mapping of str to str
+        To the site for which a part of the reply is sealed, by name of the record that has it, up
+        to a slash.
+    """
 
     step: str
     request: str
     reply: str
+    sealed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -32,7 +72,8 @@ class Ledger:
     disclosures : mapping of str to Disclosure
         By message type.
     rows : list of dict
-        One a message: exchange, step, sender, receiver, bytes, sealed, reveals.
+        As the module says: exchange, step, sender, receiver, bytes, sealed, reveals, protection,
+        parts.
     """
 
     disclosures: Mapping[str, Disclosure] = field(default_factory=dict)
@@ -44,9 +85,16 @@ class Ledger:
         return self.disclosures.get(message_type, Disclosure(message_type, _UNKNOWN, _UNKNOWN))
 
     def write_down(
-        self, message: Message, *, message_type: str, exchange: int, site: str, sent: bool
+        self,
+        message: Message,
+        *,
+        message_type: str,
+        exchange: int,
+        site: str,
+        sent: bool,
+        sites: Collection[str] = (),
     ) -> None:
-        """Add the row of a message.
+        """Add the row of a message, and those of what a reply carries sealed for other sites.
 
         Parameters
         ----------
@@ -60,24 +108,48 @@ class Ledger:
             The site at the other end.
         sent : bool
             Whether the server sent it.
+        sites : collection of str
+            For whom parts can be sealed.
         """
         disclosure = self.disclosure(message_type)
         reveals = disclosure.request if sent else disclosure.reply
+        content = RecordDict() if message.has_error() else message.content
+        size = content_bytes(content)
         if message.has_error():
             reveals, size = _FAULT_REVEALS, len((message.error.reason or "").encode())
-        else:
-            size = content_bytes(message.content)
-        self.rows.append(
-            {
-                "exchange": exchange,
-                "step": disclosure.step,
-                "sender": SERVER if sent else site,
-                "receiver": site if sent else SERVER,
-                "bytes": size,
-                "sealed": False,
-                "reveals": reveals,
+        row: Row = {
+            "exchange": exchange,
+            "step": disclosure.step,
+            "sender": SERVER if sent else site,
+            "receiver": site if sent else SERVER,
+            "bytes": size,
+            "sealed": False,
+            "reveals": reveals,
+            "protection": " + ".join(protections(content)),
+            "parts": sum(len(parts) for *_, parts in _sealed_parts(content)),
+        }
+        self.rows.append(row)
+        if not sent:
+            self._write_down_sealed(content, row, disclosure.sealed, sites)
+
+    def _write_down_sealed(
+        self, content: RecordDict, row: Row, reveals: Mapping[str, str], sites: Collection[str]
+    ) -> None:
+        found: dict[tuple[str, str], list[bytes]] = {}
+        for name, receiver, parts in _sealed_parts(content):
+            # A site may write any name there, and as many as it likes.
+            to = receiver if receiver in sites else _NO_SITE
+            found.setdefault((name.split("/", 1)[0], to), []).extend(parts)
+        for (name, receiver), parts in found.items():
+            own = {
+                "receiver": receiver,
+                "bytes": sum(map(len, parts)),
+                "sealed": True,
+                "reveals": reveals.get(name, _UNKNOWN),
+                "protection": "sealed",
+                "parts": len(parts),
             }
-        )
+            self.rows.append({**row, **own})
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Put names in the place of those under which sites were written down before."""
@@ -87,7 +159,7 @@ class Ledger:
 
     def bytes_sent(self) -> int:
         """Return the bytes of all messages, both directions."""
-        return sum(int(str(row["bytes"])) for row in self.rows)
+        return sum(int(str(row["bytes"])) for row in self.rows if not row["sealed"])
 
     def take_new(self) -> list[Row]:
         """Return the rows that were written down since the last call."""
@@ -102,3 +174,32 @@ def content_bytes(content: RecordDict) -> int:
         record.count_bytes() if isinstance(record, ArrayRecord) else len(record.deflate())
         for record in content.values()
     )
+
+
+def protections(content: RecordDict) -> list[str]:
+    """How the records of a message are protected, by their names; of one without any ``clear``.
+
+    A record that is called sealed, but holds anything else, counts as clear.
+    """
+    found = {protection_of(name) for name, record in content.items() if len(record)}
+    found.discard("sealed")
+    for name, record in content.config_records.items():
+        if protection_of(name) == "sealed":
+            values = [part for value in record.values() for part in _as_list(value) if part != b""]
+            found |= {"sealed" if has_sealed_form(part) else "clear" for part in values}
+    return [kind for kind in PROTECTIONS if kind in found] or ["clear"]
+
+
+def _sealed_parts(content: RecordDict) -> Iterator[tuple[str, str, list[bytes]]]:
+    """Name of the record, who is at the other end, and the parts."""
+    for name, record in content.config_records.items():
+        if protection_of(name) != "sealed":
+            continue
+        for end, value in record.items():
+            parts = [part for part in _as_list(value) if has_sealed_form(part)]
+            if parts:
+                yield name, end, [bytes(part) for part in parts]
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]

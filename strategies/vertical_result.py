@@ -39,14 +39,25 @@ from tasks.vertical_xgboost.tree import OwnedTree
 
 def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]:
     """Ledger words of a run's messages, by message type."""
-    plain = config.encryption == "none"
+    plain, by_source = config.encryption == "none", config.aggregator == "source"
     sums = HistogramsReply.reveals_plain if plain else HistogramsReply.reveals
+    if by_source:
+        sums = HistogramsReply.reveals_for_source
+    shares = HistogramsReply.reveals_sealed_plain if plain else HistogramsReply.reveals_sealed
+    added = AggregateRequest.reveals_plain if plain else AggregateRequest.reveals
+    totals = AggregateReply.reveals_plain if plain else AggregateReply.reveals
     return {
-        LABELS: Disclosure("labels", LabelsRequest.reveals, LabelsReply.reveals),
-        BUCKETS: Disclosure("buckets", BucketsRequest.reveals, BucketsReply.reveals),
-        HISTOGRAMS: Disclosure("histograms", HistogramsRequest.reveals, sums),
-        AGGREGATE: Disclosure("aggregate", AggregateRequest.reveals, AggregateReply.reveals),
-        DECIDE: Disclosure("decide", DecideRequest.reveals, DecideReply.reveals),
+        LABELS: Disclosure(
+            "labels", LabelsRequest.reveals, LabelsReply.reveals, LabelsReply.reveals_sealed
+        ),
+        BUCKETS: Disclosure(
+            "buckets", BucketsRequest.reveals, BucketsReply.reveals, BucketsReply.reveals_sealed
+        ),
+        HISTOGRAMS: Disclosure("histograms", HistogramsRequest.reveals, sums, shares),
+        AGGREGATE: Disclosure("aggregate", added, totals, AggregateReply.reveals_sealed),
+        DECIDE: Disclosure(
+            "decide", DecideRequest.reveals, DecideReply.reveals, DecideReply.reveals_sealed
+        ),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),
         STOP: Disclosure("stop", StopRequest.reveals, "nothing"),
     }

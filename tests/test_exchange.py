@@ -81,8 +81,9 @@ def test_ledger_has_every_message_in_both_directions() -> None:
     exchange = around(ScriptedGrid({11: told(3), 12: told(1), 13: told(2)}))
     exchange.send_and_receive(requests(exchange))
     exchange.send_and_receive(requests(exchange)[:1])
-    there = {"step": "sums", "sender": "server", "reveals": "what is asked", "sealed": False}
-    back = {"step": "sums", "receiver": "server", "reveals": "what is told", "sealed": False}
+    clear = {"sealed": False, "protection": "clear", "parts": 0}
+    there = {"step": "sums", "sender": "server", "reveals": "what is asked", **clear}
+    back = {"step": "sums", "receiver": "server", "reveals": "what is told", **clear}
     size = len(ConfigRecord({"please": True}).deflate())
     told_size = len(ConfigRecord({"value": 1}).deflate())
     first = [
@@ -102,6 +103,58 @@ def test_ledger_has_every_message_in_both_directions() -> None:
 
     assert sorted(exchange.ledger, key=key) == sorted([*first, *second], key=key)
     assert exchange.bytes_sent() == 4 * (size + told_size)
+
+
+def carrying(**records: ConfigRecord) -> RecordDict:
+    content = RecordDict({name.replace("_", "-"): record for name, record in records.items()})
+    content["seconds"] = ConfigRecord({"seal": 0.5})
+    return content
+
+
+SEALED_PART = bytes([1]) + bytes(range(130))
+
+
+def test_what_a_site_seals_for_another_is_in_the_ledger() -> None:
+    content = carrying(
+        sealed_words=ConfigRecord({"alpha": SEALED_PART, "bravo": [SEALED_PART, SEALED_PART]}),
+        masked_sums=ConfigRecord({"words": b"word"}),
+    )
+    content["sealed-other/x"] = ConfigRecord({"alpha": SEALED_PART})
+    exchange = around(ScriptedGrid({11: content, 12: told(1), 13: told(2)}))
+    words = {"sealed-words": "what the other site reads"}
+    exchange.record.disclosures = {KIND: Disclosure("sums", "asked", "told", words)}
+    exchange.send_and_receive(requests(exchange))
+    carrier, *rows = [row for row in exchange.ledger if row["sender"] == "charlie"]
+    assert (carrier["protection"], carrier["parts"]) == ("sealed + masked + clear", 4)
+    assert carrier["bytes"] == content_bytes(content)
+    assert [(row["receiver"], row["bytes"], row["parts"], row["reveals"]) for row in rows] == [
+        ("alpha", 131, 1, "what the other site reads"),
+        ("bravo", 262, 2, "what the other site reads"),
+        ("alpha", 131, 1, "not declared by this strategy"),
+    ]
+    for row in rows:
+        assert (row["exchange"], row["step"], row["sender"]) == (1, "sums", "charlie")
+        assert (row["sealed"], row["protection"]) == (True, "sealed")
+    messages = [int(str(row["bytes"])) for row in exchange.ledger if not row["sealed"]]
+    assert len(messages) == 6
+    assert exchange.bytes_sent() == sum(messages)
+
+
+def test_a_site_cannot_fill_the_ledger_with_names_of_receivers() -> None:
+    sealed = ConfigRecord({f"nobody-{at}": SEALED_PART for at in range(100)})
+    exchange = around(ScriptedGrid({11: carrying(sealed=sealed), 12: told(1), 13: told(2)}))
+    exchange.send_and_receive(requests(exchange))
+    (row,) = [row for row in exchange.ledger if row["sealed"]]
+    assert (row["receiver"], row["parts"]) == ("no site of the run", 100)
+
+
+@pytest.mark.parametrize("value", [b"short", b"\0" * 200, 7, "text", [1.5]])
+def test_what_is_not_sealed_is_not_called_so(value: bytes | int | str | list[float]) -> None:
+    content = RecordDict({"sealed": ConfigRecord({"alpha": value})})
+    exchange = around(ScriptedGrid({11: content, 12: told(1), 13: told(2)}))
+    exchange.send_and_receive(requests(exchange))
+    (row,) = [row for row in exchange.ledger if row["sender"] == "charlie"]
+    assert (row["protection"], row["parts"], row["sealed"]) == ("clear", 0, False)
 
 
 def test_names_are_put_into_what_was_written_down_before_they_were_known() -> None:
