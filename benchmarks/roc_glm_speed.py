@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from scipy.special import expit
 
+from tasks.glm.families import site_sums, starting_sums
+from tasks.glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.calibration import calibration_sums
 from tasks.roc_glm.counts import count_in_cells, equal_cuts
-from tasks.roc_glm.glm import site_sums, starting_sums
 from tasks.roc_glm.moments import Moments
 from tasks.roc_glm.probit import RocGlmFit, fit_roc_glm, probit_design
 from tasks.roc_glm.rows import RocRows, read_rows
-from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import FloatArray, IntArray, ScoreSurvivor, threshold_counts
 
 MAX_SECONDS = 0.5

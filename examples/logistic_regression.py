@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer
 from fedapp.simulation import InProcessGrid
 from strategies.fisher_result import Iteration
 from strategies.fisher_scoring import FisherScoring
-from tasks.roc_glm.fisher_client import answer
+from tasks.glm.client import answer
 from tasks.site.client import answering_faults
 
 HOSPITALS = ("north", "south", "west")

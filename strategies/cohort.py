@@ -11,7 +11,7 @@ from flwr.supercore import log
 
 from strategies.exchange import SERVER, Exchange, TooFewSites, duplicates
 from strategies.membership import Refused
-from tasks.roc_glm.fisher_messages import SiteReply
+from tasks.glm.messages import SiteReply
 from tasks.site.foreign_text import LONGEST_WORD, printable
 
 Reply = TypeVar("Reply", bound=SiteReply)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from flwr.serverapp.strategy import Result
 
-from tasks.roc_glm.scoring import CoefficientRow, GlmFit
-from tasks.roc_glm.survivor import FloatArray
+from tasks.glm.families import FloatArray
+from tasks.glm.scoring import CoefficientRow, GlmFit
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,16 @@ from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
 from strategies.fisher_result import FisherResult, Iteration
 from strategies.membership import Refused
-from tasks.privacy.mechanisms import is_number
-from tasks.roc_glm.fisher_messages import (
+from tasks.glm.families import FamilyName, FisherSums, FloatArray, pool_sums
+from tasks.glm.messages import (
     FISHER,
     FisherReply,
     FisherRequest,
     SiteReply,
     is_finite,
 )
-from tasks.roc_glm.glm import FamilyName, FisherSums, pool_sums
-from tasks.roc_glm.scoring import Criterion, FisherIteration, Iterate
-from tasks.roc_glm.survivor import FloatArray
+from tasks.glm.scoring import Criterion, FisherIteration, Iterate
+from tasks.privacy.mechanisms import is_number
 
 FISHER_DISCLOSURES = {FISHER: Disclosure("fisher", FisherRequest.reveals, FisherReply.reveals)}
 
@@ -46,16 +45,16 @@ class FisherScoring(Strategy):
        iteration none, unless ``start`` was given ``initial_arrays``.
     2. Each site returns V, I and the deviance of its rows at theta (without theta: the sums of
        weighted least squares on a working response, from which theta = I^-1 V):
-       :func:`tasks.roc_glm.fisher_client.answer`.
+       :func:`tasks.glm.client.answer`.
     3. :meth:`aggregate_train`: the server reads the replies (:meth:`parse_reply`), pools them
        (:meth:`pool`), and takes theta + I^-1 V, or goes halfway back if the deviance has risen.
        :meth:`has_converged` says whether theta is the estimate; :meth:`after_iteration` is told.
 
     Another exchange is needed for nothing: names of sites and columns come with the replies.
 
-    **Messages.** ``query.fisher_scoring``: :class:`tasks.roc_glm.fisher_messages.FisherRequest`,
+    **Messages.** ``query.fisher_scoring``: :class:`tasks.glm.messages.FisherRequest`,
     the family and theta (and ``train_config``, if given). Reply:
-    :class:`~tasks.roc_glm.fisher_messages.FisherReply`, V, I, deviance, number of rows, names.
+    :class:`~tasks.glm.messages.FisherReply`, V, I, deviance, number of rows, names.
 
     **What is revealed.** To the server: of every site by itself, in clear and exact, V, I, the
     deviance and the number of rows at each theta. That is an aggregate, and no more than that is

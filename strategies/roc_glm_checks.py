@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.glm.families import FisherSums
 from tasks.roc_glm.calibration import bin_edges
 from tasks.roc_glm.counts_messages import CountsReply
-from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.messages import MOST_ROWS, ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan
 from tasks.roc_glm.releases import NOISY_RELEASES

@@ -11,6 +11,9 @@ from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_scoring import FisherScoring
 from strategies.roc_glm_checks import check_fisher_sums
 from strategies.roc_glm_result import MaskedSums
+from tasks.glm.families import FisherSums
+from tasks.glm.messages import SiteReply
+from tasks.glm.scoring import FisherIteration, Iterate
 from tasks.roc_glm.calibration_slope import CalibrationFit
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts_messages import (
@@ -21,12 +24,9 @@ from tasks.roc_glm.counts_messages import (
     read_fisher_vector,
 )
 from tasks.roc_glm.estimates import auc_of_roc_glm
-from tasks.roc_glm.fisher_messages import SiteReply
-from tasks.roc_glm.glm import FisherSums
 from tasks.roc_glm.messages import MaskedReply
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.probit import RocGlmFit
-from tasks.roc_glm.scoring import FisherIteration, Iterate
 from tasks.roc_glm.survivor import FloatArray
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster

@@ -8,6 +8,7 @@ from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
 from strategies.roc_glm_release import PooledRelease, ReleasePlan
+from tasks.glm.messages import SiteReply
 from tasks.roc_glm.calibration_slope import CalibrationFit
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts_messages import (
@@ -18,7 +19,6 @@ from tasks.roc_glm.counts_messages import (
     RocGlmFisherReply,
     RocGlmFisherRequest,
 )
-from tasks.roc_glm.fisher_messages import SiteReply
 from tasks.roc_glm.messages import (
     RELEASE,
     SUMS_OVER_SITES,

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp.simulation import InProcessGrid
 from strategies.fisher_result import FisherResult
-from tasks.roc_glm.fisher_client import answer
+from tasks.glm.client import answer
 from tasks.site.client import answering_faults
 
 FAMILIES: dict[str, Any] = {

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_result import Iteration
 from strategies.fisher_scoring import FisherScoring
-from tasks.roc_glm.fisher_client import answer
-from tasks.roc_glm.fisher_messages import FisherReply, FisherRequest, SiteReply
-from tasks.roc_glm.glm import FisherSums
-from tasks.roc_glm.scoring import Iterate
+from tasks.glm.client import answer
+from tasks.glm.families import FisherSums
+from tasks.glm.messages import FisherReply, FisherRequest, SiteReply
+from tasks.glm.scoring import Iterate
 from tasks.secure.fixed_point import FixedPoint
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable

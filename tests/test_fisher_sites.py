@@ -13,8 +13,8 @@ from fedapp.simulation import InProcessGrid
 from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_scoring import FisherScoring
 from strategies.membership import Refused
-from tasks.roc_glm.fisher_client import answer
-from tasks.roc_glm.fisher_messages import FisherRequest
+from tasks.glm.client import answer
+from tasks.glm.messages import FisherRequest
 from tests.fakes import Answer, Clock, ScriptedGrid
 from tests.glm_sites import (
     NAMES,

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from scipy.special import expit, logit
 from sklearn.metrics import brier_score_loss, confusion_matrix
 
+from tasks.glm.families import pool_sums
+from tasks.glm.scoring import FisherIteration
 from tasks.roc_glm.calibration import bin_edges, calibration_sums
 from tasks.roc_glm.calibration_slope import (
     CalibrationFit,
@@ -24,14 +26,12 @@ from tasks.roc_glm.calibration_slope import (
 )
 from tasks.roc_glm.classification import confusion_counts, rates
 from tasks.roc_glm.counts import DistinctCounts, count_in_cells, equal_cuts, pool_distinct
-from tasks.roc_glm.glm import pool_sums
 from tasks.roc_glm.noisy_statistics import (
     calibration_of,
     confusion_of,
     release_statistics,
     statistics_noise,
 )
-from tasks.roc_glm.scoring import FisherIteration
 from tasks.site.not_estimable import NotEstimable
 from tests.roc_glm_reference import CASES, federations, rows_of, sites_of
 

@@ -10,8 +10,8 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.roc_glm.glm import FamilyName, FisherSums, pool_sums, site_sums, starting_sums
-from tasks.roc_glm.scoring import FisherIteration, GlmFit
+from tasks.glm.families import FamilyName, FisherSums, pool_sums, site_sums, starting_sums
+from tasks.glm.scoring import FisherIteration, GlmFit
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable
 

@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
+from tasks.glm.families import pool_sums
+from tasks.glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.counts import DistinctCounts, pool_distinct
-from tasks.roc_glm.glm import pool_sums
 from tasks.roc_glm.probit import (
     fit_roc_glm,
     fit_roc_glm_batch,
@@ -21,7 +22,6 @@ from tasks.roc_glm.probit import (
     require_existence,
     thresholds,
 )
-from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import ScoreSurvivor, threshold_counts
 from tasks.site.not_estimable import NotEstimable
 from tests.roc_glm_reference import CASES, federations, rows_of, sites_of

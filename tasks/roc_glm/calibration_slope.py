@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logit
 
+from tasks.glm.families import FisherSums, site_sums, starting_sums
+from tasks.glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.counts import ClassCounts
-from tasks.roc_glm.glm import FisherSums, site_sums, starting_sums
 from tasks.roc_glm.rows import RocRows
-from tasks.roc_glm.scoring import FisherIteration, GlmFit
 from tasks.roc_glm.survivor import FloatArray
 from tasks.site.not_estimable import NotEstimable
 

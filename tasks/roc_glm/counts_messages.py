@@ -13,8 +13,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.roc_glm.fisher_messages import SiteReply
-from tasks.roc_glm.glm import FisherSums
+from tasks.glm.families import FisherSums
+from tasks.glm.messages import SiteReply
 from tasks.roc_glm.messages import array_record, read_arrays, read_counts, read_floats
 from tasks.roc_glm.moments import Moments
 from tasks.roc_glm.placement import Survivor

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, ndtri
 
+from tasks.glm.families import FisherSums, mills_ratio, site_sums, starting_sums
 from tasks.roc_glm.estimates import auc_of_roc_glm
-from tasks.roc_glm.glm import FisherSums, mills_ratio, site_sums, starting_sums
 from tasks.roc_glm.survivor import FloatArray, IntArray
 from tasks.site.not_estimable import NotEstimable
 

@@ -15,8 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tasks.roc_glm.glm import FisherSums
-from tasks.roc_glm.survivor import FloatArray
+from tasks.glm.families import FisherSums, FloatArray
 from tasks.site.not_estimable import NotEstimable
 
 Criterion = Literal["deviance", "step"]

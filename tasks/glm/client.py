@@ -21,9 +21,8 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import ArrayLike
 
-from tasks.roc_glm.fisher_messages import FisherReply, FisherRequest
-from tasks.roc_glm.glm import FamilyName, FisherSums, site_sums, starting_sums
-from tasks.roc_glm.survivor import FloatArray
+from tasks.glm.families import FamilyName, FisherSums, FloatArray, site_sums, starting_sums
+from tasks.glm.messages import FisherReply, FisherRequest
 from tasks.site.faults import SiteFault
 
 INTERCEPT = "(intercept)"

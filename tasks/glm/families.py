@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfcx, expit, log_expit, log_ndtr, logit, ndtri, xlogy
 
-from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SiteFault
 
+FloatArray = NDArray[np.float64]
 FamilyName = Literal["probit", "logit", "poisson", "gaussian"]
 
 

@@ -12,8 +12,7 @@ from typing import ClassVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from tasks.roc_glm.glm import FamilyName, FisherSums
-from tasks.roc_glm.survivor import FloatArray
+from tasks.glm.families import FamilyName, FisherSums, FloatArray
 
 FISHER = "query.fisher_scoring"
 """Message type of an iteration; the ClientApp answers it under ``@app.query("fisher_scoring")``."""
@@ -30,7 +29,7 @@ class FisherRequest:
     server_round : int
         From 1.
     coefficients : (p,) float64 or None
-        Where to evaluate; None asks for :func:`tasks.roc_glm.glm.starting_sums`, or for the sums
+        Where to evaluate; None asks for :func:`tasks.glm.families.starting_sums`, or for the sums
         at 0, which serve as a start as well.
     """
 
