@@ -37,6 +37,8 @@ def hello(message: Message, context: Context) -> Message:
 
     def task_part() -> TaskPart:
         """What the run's task adds."""
+        if task == "survival":
+            return _introduce_survival(context)
         if task == "roc-glm":
             return _introduce_roc_glm(message, context)
         if task == "vertical-xgboost":
@@ -55,7 +57,7 @@ def hello(message: Message, context: Context) -> Message:
 @app.query("survival_statistics")
 @answering_faults
 def survival_statistics(message: Message, context: Context) -> Message:
-    """Return moments of the features and the outline of follow-up."""
+    """Return moments of the features and counts by time."""
     from tasks.survival import client
 
     return client.statistics(message, _survival_site(context))
@@ -176,6 +178,12 @@ def vertical_stop(message: Message, context: Context) -> Message:
     from tasks.vertical_xgboost import client
 
     return client.stop(message, context)
+
+
+def _introduce_survival(context: Context) -> TaskPart:
+    from tasks.survival import client
+
+    return client.introduction(_survival_site(context))
 
 
 def _survival_site(context: Context) -> SurvivalSite:

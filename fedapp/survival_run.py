@@ -15,15 +15,22 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.site_data import BUNDLED
-from strategies.exchange import Exchange
+from strategies.exchange import Disclosure, Exchange
 from strategies.lateness import LEFT_OUT
-from strategies.membership import HELLO_DISCLOSURE, Refused, introduce_sites
+from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
+from tasks.site.messages import HELLO
 from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
 from tasks.survival.messages import from_array_record
 from tasks.survival.predictor import Architecture, SurvivalPredictor
+from tasks.survival.set_up_messages import SurvivalFacts
 
-DISCLOSURES = {**HELLO_DISCLOSURE, **SURVIVAL_DISCLOSURES}
+_HELLO = HELLO_DISCLOSURE[HELLO]
+
+DISCLOSURES = {
+    HELLO: Disclosure(_HELLO.step, _HELLO.request, f"{_HELLO.reply}; {SurvivalFacts.reveals}"),
+    **SURVIVAL_DISCLOSURES,
+}
 
 SMALL_SITE = "small-site"
 
@@ -42,7 +49,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     """
     general, survival = config.general, config.survival
     _refuse_seeded_noise_outside_simulation(exchange, config)
-    introduce_sites(
+    parts = meet_sites(
         exchange,
         fingerprint=code_fingerprint(),
         min_sites=general.min_sites,
@@ -56,7 +63,11 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         folder.append_metrics(record)
 
     strategy = SurvivalFedAvg(
-        config=survival, seed=general.seed, min_sites=general.min_sites, on_round=write_round
+        config=survival,
+        sites=parts,
+        seed=general.seed,
+        min_sites=general.min_sites,
+        on_round=write_round,
     )
     result = strategy.start(grid=exchange, timeout=general.timeout)
     predictor = _predictor(strategy, from_array_record(result.arrays), config)

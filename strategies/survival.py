@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
-from strategies.survival_statistics import PooledStatistics, pool_statistics
+from strategies.survival_statistics import (
+    PooledStatistics,
+    common_horizon,
+    pool_statistics,
+)
 from tasks.site.faults import SiteFault
+from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply, number
 from tasks.survival.baseline import BaselineHazard, breslow
 from tasks.survival.concordance import ConcordanceSums, collapse, concordance
@@ -27,19 +32,17 @@ from tasks.survival.curves import GroupCurves, PooledCurves, pool_curves, risk_c
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
 from tasks.survival.messages import (
     EVALUATE,
-    STATISTICS,
     TRAIN,
     Arrays,
     EvaluateReply,
     EvaluationSums,
-    StatisticsReply,
-    StatisticsRequest,
     TrainConfig,
     TrainReply,
     to_array_record,
 )
 from tasks.survival.models import arrays_of, build
 from tasks.survival.risk_sets import time_grid
+from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, StatisticsRequest
 from tasks.survival.standardization import FeatureMoments
 
 SURVIVAL_DISCLOSURES = {
@@ -70,7 +73,8 @@ class SurvivalFedAvg(DPFedAvg):
 
     Steps, each one exchange but the rounds, which are one each:
 
-    1. ``statistics``: moments of the features, number of events, outline of follow-up.
+    1. ``statistics``: moments of the features, number of events, counts by time on a grid whose
+       end the introductions of the sites have given.
     2. ``train``, once a round: each site evaluates the global model that it receives on its
        evaluation rows, trains it on its training rows, and returns the privatized update.
     3. ``evaluate``: the final model's evaluation, and risk-set sums on a public time grid, from
@@ -91,6 +95,9 @@ class SurvivalFedAvg(DPFedAvg):
     ----------
     config : SurvivalConfig
         Settings of the task.
+    sites : mapping of str to TaskPart, optional
+        What each site's introduction told (:func:`strategies.membership.meet_sites`); `start`
+        needs it.
     seed : int
         Seed of the initial model.
     min_sites : int
@@ -104,6 +111,7 @@ class SurvivalFedAvg(DPFedAvg):
         self,
         *,
         config: SurvivalConfig,
+        sites: Mapping[str, TaskPart] | None = None,
         seed: int = 0,
         min_sites: int = 2,
         on_round: Callable[[dict[str, Any]], None] | None = None,
@@ -122,6 +130,7 @@ class SurvivalFedAvg(DPFedAvg):
             evaluate_metrics_aggr_fn=self._pool_evaluate_metrics,
         )
         self.config = config
+        self.sites = dict(sites or {})
         self.seed = seed
         self.on_round = on_round or (lambda record: None)
         self.statistics: PooledStatistics | None = None
@@ -179,10 +188,18 @@ class SurvivalFedAvg(DPFedAvg):
         NotEstimable
             If no site has an event.
         """
-        content = StatisticsRequest().to_record()
+        min_sites = self.min_train_nodes
+        horizon = common_horizon(
+            exchange, self.sites, declared=self.config.horizon, min_sites=min_sites
+        )
+        content = StatisticsRequest(horizon).to_record()
         replies = exchange.send_and_receive(self._to_all(exchange, content, STATISTICS))
         self.statistics = pool_statistics(
-            exchange, replies, horizon=self.config.horizon, min_sites=self.min_train_nodes
+            exchange,
+            replies,
+            horizon=horizon,
+            time_bins=self.config.time_bins,
+            min_sites=min_sites,
         )
         return self.statistics
 

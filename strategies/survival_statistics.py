@@ -5,16 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.lateness import LEFT_OUT
 from strategies.membership import Refused
 from tasks.site.foreign_text import LONGEST_WORD, printable
+from tasks.site.messages import TaskPart
 from tasks.site.not_estimable import NotEstimable
-from tasks.survival.messages import StatisticsReply
+from tasks.site.reply_fields import MalformedReply
+from tasks.survival.risk_sets import RiskSetSums
+from tasks.survival.set_up_messages import StatisticsReply, SurvivalFacts
 from tasks.survival.standardization import FeatureMoments
 
 MOST_APART = 1000.0
@@ -37,6 +42,9 @@ class PooledStatistics:
         Of the training rows of all sites.
     horizon : float
         End of the time grid.
+    counts : RiskSetSums
+        Events and training rows at risk by cell of the grid ``time_grid(horizon, time_bins)``, as
+        the sites coarsened them; every weight is a count.
     data_set : str
         Bundled data set of all sites; ``""`` where any has its own rows.
     sites : list of dict
@@ -46,6 +54,7 @@ class PooledStatistics:
     feature_names: tuple[str, ...]
     moments: FeatureMoments
     horizon: float
+    counts: RiskSetSums
     data_set: str
     sites: list[dict[str, Any]]
 
@@ -57,17 +66,58 @@ class PooledStatistics:
         return None
 
 
+def common_horizon(
+    exchange: Exchange, sites: Mapping[str, TaskPart], *, declared: float, min_sites: int
+) -> float:
+    """Return the end of the time grid of all sites, from what their introductions told.
+
+    A site whose facts cannot be read does not go on, nor does one whose follow-up times are not
+    those of the others.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        Whose nodes take part.
+    sites : mapping of str to TaskPart
+        What each told, by name.
+    declared : float
+        ``survival.horizon``; 0: take the largest of the sites' round numbers.
+    min_sites : int
+        Fewest sites that may be left.
+
+    Raises
+    ------
+    TooFewSites
+        If fewer than `min_sites` are left.
+    """
+    before = len(exchange.faults)
+    facts: dict[str, SurvivalFacts] = {}
+    reasons: dict[str, str] = {}
+    for node in exchange.get_node_ids():
+        name = exchange.name_of(node)
+        try:
+            facts[name] = SurvivalFacts.from_facts(sites.get(name, TaskPart()).facts)
+        except MalformedReply as error:
+            reasons[name] = f"left out: no usable introduction ({error})"
+    reasons |= _of_other_times({name: fact.horizon_bound for name, fact in facts.items()})
+    _leave_out(exchange, reasons, step="hello")
+    bounds = [fact.horizon_bound for name, fact in facts.items() if name not in reasons]
+    _need(len(bounds), min_sites, exchange, before)
+    return declared or max(bounds)
+
+
 def pool_statistics(
     exchange: Exchange,
     replies: Iterable[Message],
     *,
-    horizon: float | None,
+    horizon: float,
+    time_bins: int,
     min_sites: int,
 ) -> PooledStatistics:
     """Pool the replies to ``statistics``; from now on only their senders take part.
 
     A site without a usable reply does not go on: nobody knows its columns, and its rows are not
-    in the pooled moments. Nor does one whose follow-up times are not those of the others.
+    in the pooled moments.
 
     Parameters
     ----------
@@ -75,8 +125,10 @@ def pool_statistics(
         Whose nodes were asked.
     replies : iterable of Message
         As they came.
-    horizon : float or None
-        End of the time grid; None: the largest of the sites' round numbers.
+    horizon : float
+        End of the time grid.
+    time_bins : int
+        Cells of the time grid.
     min_sites : int
         Fewest sites that may be left.
 
@@ -90,17 +142,19 @@ def pool_statistics(
         If no site has an event.
     """
     before = len(exchange.faults)
-    nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
-    named = dict(exchange.read(replies, StatisticsReply.from_record))
-    reasons = dict.fromkeys(nodes.keys() - named, "left out: no usable reply to the set-up")
-    reasons |= _of_other_times(named)
-    for name in sorted(reasons):
-        named.pop(name, None)
-        exchange.report_fault(nodes[name], LEFT_OUT, reasons[name], step=_STEP)
-        exchange.exclude([nodes[name]])
-    if len(named) < max(1, min_sites):
-        able = "1 site" if len(named) == 1 else f"{len(named)} sites"
-        raise TooFewSites(f"{able} can go on, {min_sites} needed", exchange.faults[before:])
+
+    def parse(content: RecordDict) -> StatisticsReply:
+        reply = StatisticsReply.from_record(content)
+        if reply.counts.events.size != time_bins:
+            raise MalformedReply("events: must be on the grid asked for")
+        return reply
+
+    asked = [exchange.name_of(node) for node in exchange.get_node_ids()]
+    named = dict(exchange.read(replies, parse))
+    silent = sorted(set(asked) - named.keys())
+    reasons = dict.fromkeys(silent, "left out: no usable reply to the set-up")
+    _leave_out(exchange, reasons, step=_STEP)
+    _need(len(named), min_sites, exchange, before)
     _refuse_other_features(named)
     if sum(reply.n_events for reply in named.values()) == 0:
         raise NotEstimable("no-events", "no site has an event among its training rows")
@@ -108,7 +162,8 @@ def pool_statistics(
     return PooledStatistics(
         feature_names=next(iter(named.values())).feature_names,
         moments=FeatureMoments.merge(reply.moments for reply in named.values()),
-        horizon=horizon or max(reply.horizon for reply in named.values()),
+        horizon=horizon,
+        counts=reduce(add, (reply.counts for reply in named.values())),
         data_set=data_sets.pop() if len(data_sets) == 1 else "",
         sites=[
             {
@@ -122,17 +177,31 @@ def pool_statistics(
     )
 
 
-def _of_other_times(named: Mapping[str, StatisticsReply]) -> dict[str, str]:
+def _leave_out(exchange: Exchange, reasons: Mapping[str, str], *, step: str) -> None:
+    """Report and exclude sites, by name."""
+    nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
+    for name in sorted(reasons):
+        exchange.report_fault(nodes[name], LEFT_OUT, reasons[name], step=step)
+        exchange.exclude([nodes[name]])
+
+
+def _need(left: int, min_sites: int, exchange: Exchange, before: int) -> None:
+    if left < max(1, min_sites):
+        able = "1 site" if left == 1 else f"{left} sites"
+        raise TooFewSites(f"{able} can go on, {min_sites} needed", exchange.faults[before:])
+
+
+def _of_other_times(bounds: Mapping[str, float]) -> dict[str, str]:
     """Return why sites are left out whose horizon is far from the others', by name."""
-    if not named:
+    if not bounds:
         return {}
     # The lower of two: the larger horizon is the one that spoils the grid of all.
-    usual = statistics.median_low(reply.horizon for reply in named.values())
+    usual = statistics.median_low(bounds.values())
     return {
-        name: f"left out: its times reach up to {reply.horizon:g}, more than {MOST_APART:g} times "
+        name: f"left out: its times reach up to {bound:g}, more than {MOST_APART:g} times "
         f"or less than 1/{MOST_APART:g} of the median of the sites, {usual:g}; another unit?"
-        for name, reply in named.items()
-        if not 1 / MOST_APART <= reply.horizon / usual <= MOST_APART
+        for name, bound in bounds.items()
+        if not 1 / MOST_APART <= bound / usual <= MOST_APART
     }
 
 

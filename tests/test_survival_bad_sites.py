@@ -13,8 +13,10 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 
 from fedapp import client_app, run_config, server_app, site_data
 from fedapp.simulation import InProcessGrid, SimulationResult, read_result, simulate
+from tasks.site.messages import HELLO
 from tasks.survival.curves_messages import CURVES
-from tasks.survival.messages import EVALUATE, STATISTICS, TRAIN
+from tasks.survival.messages import EVALUATE, TRAIN
+from tasks.survival.set_up_messages import STATISTICS
 from tests.patients import patients
 
 BAD = "site-2"
@@ -99,9 +101,11 @@ def receivers(result: SimulationResult, step: str) -> set[object]:
         (with_value("statistics", "n-test", -1), "n-test"),
         (with_value("statistics", "data-set", 5), "data-set"),
         (with_value("statistics", "data-set", "d" * 100_000), "data-set"),
-        (with_value("statistics", "horizon", "x"), "horizon"),
-        (with_value("statistics", "horizon", 1e300), "horizon"),
-        (with_value("statistics", "horizon", 17.25), "horizon"),
+        (with_array("counts", lambda a: a + 1, only="at-risk-count"), "at-risk-count"),
+        (with_array("counts", lambda a: a[:-4], only="events"), "events"),
+        (with_array("counts", lambda a: a[::-1].copy(), only="at-risk-count"), "at-risk-count"),
+        (with_array("counts", lambda a: a * 0 + 5, only="events"), "events"),
+        (with_array("counts", lambda a: a * np.nan), "events"),
         (with_array("moments", lambda a: a.astype(np.complex128)), "mean"),
         (with_array("moments", lambda a: a.astype(str)), "mean"),
         (with_array("moments", lambda a: a[None]), "mean"),
@@ -121,6 +125,17 @@ def test_a_site_without_usable_statistics_does_not_train(
     assert result.summary["n-sites"] == 3
 
 
+@pytest.mark.parametrize("bound", ["x", 1e300, 17.25, True, float("nan"), [20.0]])
+def test_a_site_without_a_usable_introduction_does_not_train(tmp_path: Path, bound: object) -> None:
+    result = run(tmp_path, HELLO, with_value("facts", "horizon-bound", bound))
+    assert result.summary["status"] == "ok"
+    (fault,) = faults_of(result)
+    assert "horizon-bound" in fault
+    assert "left out" in fault
+    assert result.summary["excluded"] == [BAD]
+    assert receivers(result, "statistics") == {"site-0", "site-1", "site-3"}
+
+
 def test_a_run_ends_where_too_few_sites_have_usable_statistics(tmp_path: Path) -> None:
     tamper = with_value("statistics", "count", 48.5)
     result = run(tmp_path, STATISTICS, tamper, sites=3, min_sites=3)
@@ -131,7 +146,7 @@ def test_a_run_ends_where_too_few_sites_have_usable_statistics(tmp_path: Path) -
 
 @pytest.mark.parametrize("horizon", [1e8, 1e-6])
 def test_a_horizon_far_from_the_others_spoils_no_grid(tmp_path: Path, horizon: float) -> None:
-    result = run(tmp_path, STATISTICS, with_value("statistics", "horizon", horizon))
+    result = run(tmp_path, HELLO, with_value("facts", "horizon-bound", horizon))
     (fault,) = faults_of(result)
     assert "1000 times" in fault
     assert f"{horizon:g}" in fault
@@ -241,6 +256,9 @@ def test_the_ledger_names_what_messages_hold(tmp_path: Path) -> None:
         (row["step"], row["receiver"] == "server"): str(row["reveals"]) for row in result.ledger
     }
     assert "end of the time grid" in said["train", False]
+    assert "end of the time grid" in said["statistics", False]
     assert "name of the bundled data set" in said["statistics", True]
+    assert "rows at risk" in said["statistics", True]
+    assert "a round number that fewer" in said["hello", True]
     for step in ("train", "evaluate"):
         assert "same prediction" in said[step, True]

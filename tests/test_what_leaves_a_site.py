@@ -33,18 +33,21 @@ from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
 from tasks.survival.messages import (
     EVALUATE,
-    STATISTICS,
     TRAIN,
     EvaluateReply,
     EvaluationSums,
-    StatisticsReply,
-    StatisticsRequest,
     TrainConfig,
     TrainReply,
     from_array_record,
 )
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums
+from tasks.survival.set_up_messages import (
+    STATISTICS,
+    StatisticsReply,
+    StatisticsRequest,
+    SurvivalFacts,
+)
 from tasks.survival.standardization import FeatureMoments
 from tests.patients import patients, with_cell
 
@@ -291,17 +294,18 @@ def declared(
 ) -> dict[str, str | tuple[int, ...]]:
     """Keys of a reply and the shapes of their values; none depends on the number of rows."""
     if message_type == HELLO:
-        return dict.fromkeys(
-            [f"hello/{key}" for key in ("site", "fingerprint", "fault-code", "fault-reasons")], TEXT
-        )
+        hello = ("site", "fingerprint", "fault-code", "fault-reasons")
+        return {**{f"hello/{key}": TEXT for key in hello}, "facts/horizon-bound": NUMBER}
     if message_type == STATISTICS:
-        counts = ("count", "n-events", "n-test", "horizon")
+        counts = ("count", "n-events", "n-test")
         return {
             "statistics/feature-names": TEXT,
             "statistics/data-set": TEXT,
             **{f"statistics/{key}": NUMBER for key in counts},
             "moments/mean": (features,),
             "moments/m2": (features,),
+            "counts/events": (bins,),
+            "counts/at-risk-count": (bins + 1,),
         }
     if message_type == TRAIN:
         model = from_array_record(sent.array_records["arrays"])
@@ -383,9 +387,10 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
     [
         (HelloReply, {"site", "fingerprint", "fault_code", "fault_reasons", "task"}),
         (TaskPart, {"key_bundle", "facts"}),
+        (SurvivalFacts, {"horizon_bound"}),
         (
             StatisticsReply,
-            {"feature_names", "moments", "n_events", "n_test", "horizon", "data_set"},
+            {"feature_names", "moments", "n_events", "n_test", "counts", "data_set"},
         ),
         (EvaluationSums, {"concordance", "rows", "identical"}),
         (TrainReply, {"arrays", "num_examples", "loss", "loss_steps", "evaluation"}),
@@ -401,9 +406,11 @@ def test_a_new_field_is_noticed(message: Any, known: set[str]) -> None:
     assert {field.name for field in dataclasses.fields(message)} == known
 
 
-def test_this_task_adds_nothing_to_the_introduction(plain: Recorded) -> None:
+def test_the_introduction_tells_the_declared_facts_and_no_more(plain: Recorded) -> None:
     for _, _, reply in plain.replies(HELLO):
-        assert HelloReply.from_record(reply.content).task == TaskPart()
+        part = HelloReply.from_record(reply.content).task
+        again = SurvivalFacts.from_facts(part.facts)
+        assert part == TaskPart(facts=again.to_facts())
 
 
 # (c) Enough rows behind every sum ----------------------------------------------------------------
@@ -430,6 +437,15 @@ def check_rows_behind_every_sum(run: Recorded) -> None:
         return  # asks for nothing: cells may be empty
     for sums in overall.values():
         _check_risk_sets(sums, level)
+    for number, _, reply in run.replies(STATISTICS):
+        counts = StatisticsReply.from_record(reply.content).counts
+        # Two groups may have one slope of counts: they are told apart by their events.
+        leaving = _leaving(counts.at_risk_count)
+        for cell in _cells([leaving, np.append(counts.events, counts.events[-1])]):
+            assert leaving[cell].sum() > level - 1e-6, "cell of too few rows"
+        if number in overall:  # the same rows on the same grid: nothing to subtract
+            assert (counts.at_risk_count == overall[number].at_risk_count).all()
+            assert (counts.events == overall[number].events).all()
     for number, request, reply in run.replies(CURVES):
         asked = CurvesRequest.from_record(request.content)
         curves = CurvesReply.from_record(reply.content).curves
@@ -503,9 +519,14 @@ def check_sums_are_those_of_the_training_rows(run: Recorded) -> None:
         squares = rows.features.var(axis=0) * len(rows)
         np.testing.assert_allclose(told.moments.m2, squares, rtol=1e-9)
         assert told.n_test == len(run.site(number).evaluation)
+        assert told.counts.at_risk_count[0] == len(rows)
+        assert told.counts.events.sum() <= rows.event.sum() + 1e-9
+    for number, _, reply in run.replies(HELLO):
         # One of few round numbers, so that it is nobody's time, and few times are longer.
-        assert float(f"{told.horizon:.0e}") == told.horizon or f"{told.horizon:.1e}"[:3] == "1.5"
-        assert (rows.time > told.horizon).sum() < LEVEL
+        bound = SurvivalFacts.from_facts(HelloReply.from_record(reply.content).task.facts)
+        horizon = bound.horizon_bound
+        assert float(f"{horizon:.0e}") == horizon or f"{horizon:.1e}"[:3] == "1.5"
+        assert (run.site(number).training.time > horizon).sum() < LEVEL
     for number, _, reply in run.replies(EVALUATE):
         rows, said = run.site(number).training, EvaluateReply.from_record(reply.content)
         table = pd.DataFrame(rows.features, columns=list(rows.feature_names))
@@ -634,7 +655,7 @@ def test_noise_is_added_where_it_is_switched_on(plain: Recorded, tmp_path: Path)
 # (e) Every message is in the ledger --------------------------------------------------------------
 
 SENTENCES = {
-    HELLO: ("hello", HelloRequest.reveals, HelloReply.reveals),
+    HELLO: ("hello", HelloRequest.reveals, f"{HelloReply.reveals}; {SurvivalFacts.reveals}"),
     STATISTICS: ("statistics", StatisticsRequest.reveals, StatisticsReply.reveals),
     TRAIN: ("train", TrainConfig.reveals, TrainReply.reveals),
     EVALUATE: ("evaluate", TrainConfig.reveals, EvaluateReply.reveals),
@@ -839,6 +860,13 @@ def a_loud_reader(frame: pd.DataFrame, **keywords: Any) -> Any:
     raise SiteFault("bad-data", f"time {frame['time'].iloc[0]} is too long")
 
 
+def fine_statistics(message: Message, site: SurvivalSite) -> Message:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_half, "coarsen", lambda sums, **_: sums)
+        return REAL_STATISTICS(message, site)
+
+
+REAL_STATISTICS = site_half.statistics
 REAL_MOMENTS = FeatureMoments.of
 REAL_GROUPS = GroupCurves.of
 REAL_EVALUATE = site_half._evaluate
@@ -896,7 +924,7 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
             {},
         ),
         (
-            told_also(StatisticsReply, "statistics", "horizon", lambda reply: [reply.horizon] * 2),
+            told_also(StatisticsReply, "statistics", "count", lambda reply: [60, 60]),
             check_only_what_is_declared,
             {},
         ),
@@ -912,6 +940,11 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
         ),
         (
             replaced(site_half, "coarsen", lambda sums, **_: sums),
+            check_rows_behind_every_sum,
+            {},
+        ),
+        (
+            replaced(site_half, "statistics", fine_statistics),
             check_rows_behind_every_sum,
             {},
         ),
@@ -968,6 +1001,7 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
         "further metric",
         "further array",
         "fine risk sets",
+        "fine counts by time",
         "fine curves",
         "cells of all rows",
         "survival at all times",

@@ -15,6 +15,7 @@ from tasks.privacy.client import MOST_CLIENTS
 from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
+from tasks.site.messages import TaskPart
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
@@ -24,7 +25,6 @@ from tasks.survival.messages import (
     Arrays,
     EvaluateReply,
     EvaluationSums,
-    StatisticsReply,
     TrainConfig,
     TrainReply,
     from_array_record,
@@ -37,6 +37,7 @@ from tasks.survival.risk_sets import (
     horizon_bound,
     time_grid,
 )
+from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.training import train as train_locally
 
@@ -140,15 +141,24 @@ class SurvivalSite:
         return np.random.default_rng(words)
 
 
+def introduction(site: SurvivalSite) -> TaskPart:
+    """Return what this task adds to the site's introduction."""
+    bound = horizon_bound(site.training.time, privacy_level=site.config.privacy_level)
+    return TaskPart(facts=SurvivalFacts(bound).to_facts())
+
+
 def statistics(message: Message, site: SurvivalSite) -> Message:
-    """Answer ``statistics``: moments of the features and outline of follow-up."""
+    """Answer ``statistics``: moments of the features, and counts by time."""
+    request = StatisticsRequest.from_record(message.content)
     training = site.training
+    grid = time_grid(request.grid_horizon, site.config.time_bins)
+    exact = RiskSetSums.of(training.time, training.event, np.zeros(len(training)), grid=grid)
     reply = StatisticsReply(
         feature_names=training.feature_names,
         moments=FeatureMoments.of(training.features),
         n_events=int(training.event.sum()),
         n_test=len(site.evaluation),
-        horizon=horizon_bound(training.time, privacy_level=site.config.privacy_level),
+        counts=coarsen(exact, privacy_level=site.config.privacy_level),
         data_set=site.data_set,
     )
     return Message(reply.to_record(), reply_to=message)

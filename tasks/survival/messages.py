@@ -1,4 +1,4 @@
-"""What travels between server and sites in the survival task, message by message.
+"""What travels between server and sites in the survival task, from the first round on.
 
 Every ``reveals`` is the sentence that the disclosure ledger has of a message.
 """
@@ -13,18 +13,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.site.reply_fields import MalformedReply, count, number, reals, text, texts
+from tasks.site.reply_fields import MalformedReply, count, number, reals
 from tasks.survival.concordance import ConcordanceSums
-from tasks.survival.risk_sets import (
-    LINEAR_PREDICTOR_BOUND,
-    LONGEST_TIME,
-    SHORTEST_TIME,
-    RiskSetSums,
-    is_round_number,
-)
+from tasks.survival.risk_sets import LINEAR_PREDICTOR_BOUND, RiskSetSums
 from tasks.survival.standardization import FeatureMoments, Standardizer
 
-STATISTICS = "query.survival_statistics"
 TRAIN = "train"
 EVALUATE = "evaluate"
 
@@ -34,90 +27,7 @@ Metrics = dict[str, int | float | list[int] | list[float]]
 ROUNDING = 1e-9
 """Relative error of sums that sites interpolate and add up."""
 
-_LONGEST_HORIZON = 10 * LONGEST_TIME
-
 _SUMS = ("a", "b", "aa", "ab", "bb")
-
-
-@dataclass(frozen=True)
-class StatisticsRequest:
-    """Server to sites: describe your rows by sums."""
-
-    reveals: ClassVar[str] = "nothing"
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        return RecordDict({"request": ConfigRecord({"statistics": "survival"})})
-
-
-@dataclass(frozen=True)
-class StatisticsReply:
-    """A site's rows in sums.
-
-    Attributes
-    ----------
-    feature_names : tuple of str
-        Columns, in the order of the moments.
-    moments : FeatureMoments
-        Of the training rows.
-    n_events : int
-        Training rows with an event.
-    n_test : int
-        Rows kept for evaluation.
-    horizon : float
-        Round number that fewer than privacy-level of the training times exceed.
-    data_set : str
-        Name of the bundled data set that the rows are of; ``""``: the site's own.
-    """
-
-    feature_names: tuple[str, ...]
-    moments: FeatureMoments
-    n_events: int
-    n_test: int
-    horizon: float
-    data_set: str
-
-    reveals: ClassVar[str] = (
-        "names of the feature columns; count, mean and sum of squares of each over the site's "
-        "training rows; number of events and of evaluation rows; a round number that fewer than "
-        "privacy-level follow-up times exceed; name of the bundled data set, if they are of one"
-    )
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        return RecordDict(
-            {
-                "statistics": ConfigRecord(
-                    {
-                        "feature-names": list(self.feature_names),
-                        "count": self.moments.count,
-                        "n-events": self.n_events,
-                        "n-test": self.n_test,
-                        "horizon": self.horizon,
-                        "data-set": self.data_set,
-                    }
-                ),
-                "moments": to_array_record({"mean": self.moments.mean, "m2": self.moments.m2}),
-            }
-        )
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> StatisticsReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        record = content.config_records["statistics"]
-        arrays = from_array_record(content.array_records["moments"])
-        names = tuple(texts(record, "feature-names"))
-        rows = count(record, "count", least=1)
-        moments = FeatureMoments(rows, reals(arrays, "mean"), reals(arrays, "m2"))
-        n_events, n_test = count(record, "n-events"), count(record, "n-test")
-        horizon = number(record, "horizon")
-        if not len(set(names)) == len(names) == moments.mean.size > 0:
-            raise MalformedReply("feature-names: must be different, and as many as moments")
-        if n_events > rows:
-            raise MalformedReply("n-events: must be at most count")
-        if not SHORTEST_TIME <= horizon <= _LONGEST_HORIZON or not is_round_number(horizon):
-            raise MalformedReply("horizon: must be a round number, as of a site's times")
-        return cls(names, moments, n_events, n_test, horizon, text(record, "data-set"))
 
 
 @dataclass(frozen=True)
