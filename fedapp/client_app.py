@@ -304,6 +304,8 @@ def prepare_survival_site(
         design=survival.design,
         seed=config.general.seed,
     )
+    if bundled:
+        frame = site_data.decode(frame, bundled.encoding, columns=survival.declared_categories)
     return SurvivalSite.prepare(
         frame,
         name=site_data.site_name(node_config),

@@ -92,10 +92,11 @@ def _predictor(
     assert pooled is not None, "the strategy has run"
     assert strategy.baseline is not None, "the strategy has run"
     encoding = BUNDLED[pooled.data_set].encoding if pooled.data_set in BUNDLED else {}
+    named = set(pooled.feature_names) - survival.declared_categories.keys()
     return SurvivalPredictor(
         feature_names=pooled.feature_names,
-        encoding={name: nums for name, nums in encoding.items() if name in pooled.feature_names},
-        standardizer=pooled.moments.standardizer(),
+        encoding={name: nums for name, nums in encoding.items() if name in named},
+        standardizer=pooled.standardizer,
         architecture=Architecture(survival.model, survival.hidden_units, survival.dropout),
         arrays=dict(arrays),
         baseline=strategy.baseline,

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
+from strategies.survival_columns import common_columns
 from strategies.survival_statistics import (
     PooledStatistics,
-    common_horizon,
     pool_statistics,
+    read_introductions,
 )
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
@@ -155,7 +156,7 @@ class SurvivalFedAvg(DPFedAvg):
         exchange = Exchange.around(grid, timeout=timeout, disclosures=SURVIVAL_DISCLOSURES)
         statistics = self.gather_statistics(exchange)
         config = TrainConfig(
-            standardizer=statistics.moments.standardizer(), grid_horizon=statistics.horizon
+            standardizer=statistics.standardizer, grid_horizon=statistics.horizon
         ).to_config()
         config.update(train_config or {})
         initial_arrays = initial_arrays or self.initial_arrays()
@@ -182,33 +183,39 @@ class SurvivalFedAvg(DPFedAvg):
         Raises
         ------
         Refused
-            If sites have different feature columns.
+            If sites have different feature columns, or one has nothing to learn from.
         TooFewSites
             If fewer than the fewest sites can go on.
         NotEstimable
             If no site has an event.
         """
-        min_sites = self.min_train_nodes
-        horizon = common_horizon(
-            exchange, self.sites, declared=self.config.horizon, min_sites=min_sites
+        config, min_sites = self.config, self.min_train_nodes
+        facts = read_introductions(exchange, self.sites, min_sites=min_sites)
+        common = common_columns(
+            facts, config.declared_categories, allow_missing=config.missing == "median"
         )
-        content = StatisticsRequest(horizon).to_record()
-        replies = exchange.send_and_receive(self._to_all(exchange, content, STATISTICS))
+        request = StatisticsRequest(
+            config.horizon or max(fact.horizon_bound for fact in facts.values()),
+            common.encoding,
+            common.median_ranges,
+        )
+        replies = exchange.send_and_receive(self._to_all(exchange, request.to_record(), STATISTICS))
         self.statistics = pool_statistics(
             exchange,
             replies,
-            horizon=horizon,
-            time_bins=self.config.time_bins,
+            facts=facts,
+            request=request,
+            time_bins=config.time_bins,
             min_sites=min_sites,
         )
         return self.statistics
 
     def initial_arrays(self) -> ArrayRecord:
-        """Return the initial model, which depends on the seed and the number of features."""
+        """Return the initial model, which depends on the seed and the number of inputs."""
         assert self.statistics is not None, "gather_statistics comes first"
         model = build(
             self.config.model,
-            n_features=len(self.statistics.feature_names),
+            n_features=self.statistics.n_inputs,
             hidden_layers=self.config.hidden_units,
             dropout=self.config.dropout,
             seed=self.seed,
@@ -270,7 +277,7 @@ class SurvivalFedAvg(DPFedAvg):
         moments = self._risk_moments
         request = CurvesRequest(
             arrays=arrays,
-            standardizer=self.statistics.moments.standardizer(),
+            standardizer=self.statistics.standardizer,
             baseline=self.baseline,
             cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
         )

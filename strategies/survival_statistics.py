@@ -9,25 +9,25 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.lateness import LEFT_OUT
-from strategies.membership import Refused
-from tasks.site.foreign_text import LONGEST_WORD, printable
+from strategies.survival_columns import CommonColumns, pooled_standardizer
 from tasks.site.messages import TaskPart
 from tasks.site.not_estimable import NotEstimable
 from tasks.site.reply_fields import MalformedReply
+from tasks.survival.medians import MEDIAN_BINS
+from tasks.survival.messages import ROUNDING
 from tasks.survival.risk_sets import RiskSetSums
-from tasks.survival.set_up_messages import StatisticsReply, SurvivalFacts
-from tasks.survival.standardization import FeatureMoments
+from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
+from tasks.survival.standardization import Standardizer
 
 MOST_APART = 1000.0
 """Factor between a site's horizon and the median site's at which it is left out. Follow-up in
 another unit is 1 to 365 times as long where days, weeks, months or years are meant."""
 
 _STEP = "statistics"
-_MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class PooledStatistics:
     Attributes
     ----------
     feature_names : tuple of str
-        In the order of the model's inputs.
-    moments : FeatureMoments
-        Of the training rows of all sites.
+        The feature columns of a table.
+    standardizer : Standardizer
+        From these columns to the model's inputs, by the moments of the training rows of all sites.
     horizon : float
         End of the time grid.
     counts : RiskSetSums
@@ -52,11 +52,16 @@ class PooledStatistics:
     """
 
     feature_names: tuple[str, ...]
-    moments: FeatureMoments
+    standardizer: Standardizer
     horizon: float
     counts: RiskSetSums
     data_set: str
     sites: list[dict[str, Any]]
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of the model's inputs."""
+        return self.standardizer.mean.size
 
     def rows_of(self, site: str) -> tuple[int, int] | None:
         """Return training and evaluation rows that a site stated; None if it does not take part."""
@@ -66,10 +71,10 @@ class PooledStatistics:
         return None
 
 
-def common_horizon(
-    exchange: Exchange, sites: Mapping[str, TaskPart], *, declared: float, min_sites: int
-) -> float:
-    """Return the end of the time grid of all sites, from what their introductions told.
+def read_introductions(
+    exchange: Exchange, sites: Mapping[str, TaskPart], *, min_sites: int
+) -> dict[str, SurvivalFacts]:
+    """Read what the sites' introductions told of their rows.
 
     A site whose facts cannot be read does not go on, nor does one whose follow-up times are not
     those of the others.
@@ -80,10 +85,13 @@ def common_horizon(
         Whose nodes take part.
     sites : mapping of str to TaskPart
         What each told, by name.
-    declared : float
-        ``survival.horizon``; 0: take the largest of the sites' round numbers.
     min_sites : int
         Fewest sites that may be left.
+
+    Returns
+    -------
+    dict of str to SurvivalFacts
+        By name, in the order of names.
 
     Raises
     ------
@@ -101,23 +109,23 @@ def common_horizon(
             reasons[name] = f"left out: no usable introduction ({error})"
     reasons |= _of_other_times({name: fact.horizon_bound for name, fact in facts.items()})
     _leave_out(exchange, reasons, step="hello")
-    bounds = [fact.horizon_bound for name, fact in facts.items() if name not in reasons]
-    _need(len(bounds), min_sites, exchange, before)
-    return declared or max(bounds)
+    usable = {name: fact for name, fact in facts.items() if name not in reasons}
+    _need(len(usable), min_sites, exchange, before)
+    return usable
 
 
 def pool_statistics(
     exchange: Exchange,
     replies: Iterable[Message],
     *,
-    horizon: float,
+    facts: Mapping[str, SurvivalFacts],
+    request: StatisticsRequest,
     time_bins: int,
     min_sites: int,
 ) -> PooledStatistics:
     """Pool the replies to ``statistics``; from now on only their senders take part.
 
-    A site without a usable reply does not go on: nobody knows its columns, and its rows are not
-    in the pooled moments.
+    A site without a usable reply does not go on: its rows are not in the pooled moments.
 
     Parameters
     ----------
@@ -125,8 +133,10 @@ def pool_statistics(
         Whose nodes were asked.
     replies : iterable of Message
         As they came.
-    horizon : float
-        End of the time grid.
+    facts : mapping of str to SurvivalFacts
+        What the introductions told, by name.
+    request : StatisticsRequest
+        What was asked.
     time_bins : int
         Cells of the time grid.
     min_sites : int
@@ -135,7 +145,7 @@ def pool_statistics(
     Raises
     ------
     Refused
-        If sites have different feature columns.
+        If nothing is known of a column any more.
     TooFewSites
         If fewer than `min_sites` are left.
     NotEstimable
@@ -143,26 +153,27 @@ def pool_statistics(
     """
     before = len(exchange.faults)
 
-    def parse(content: RecordDict) -> StatisticsReply:
-        reply = StatisticsReply.from_record(content)
-        if reply.counts.events.size != time_bins:
-            raise MalformedReply("events: must be on the grid asked for")
+    def parse(message: Message) -> StatisticsReply:
+        reply = StatisticsReply.from_record(message.content)
+        told = facts[exchange.name_of(message.metadata.src_node_id)]
+        _refuse_other_than_asked(reply, request, told, time_bins=time_bins)
         return reply
 
     asked = [exchange.name_of(node) for node in exchange.get_node_ids()]
-    named = dict(exchange.read(replies, parse))
+    named = dict(exchange.read_messages(replies, parse))
     silent = sorted(set(asked) - named.keys())
     reasons = dict.fromkeys(silent, "left out: no usable reply to the set-up")
     _leave_out(exchange, reasons, step=_STEP)
     _need(len(named), min_sites, exchange, before)
-    _refuse_other_features(named)
     if sum(reply.n_events for reply in named.values()) == 0:
         raise NotEstimable("no-events", "no site has an event among its training rows")
     data_sets = {reply.data_set for reply in named.values()}
+    common = CommonColumns(request.encoding, request.median_ranges)
+    left = {name: fact for name, fact in facts.items() if name in named}
     return PooledStatistics(
-        feature_names=next(iter(named.values())).feature_names,
-        moments=FeatureMoments.merge(reply.moments for reply in named.values()),
-        horizon=horizon,
+        feature_names=request.encoding.column_names,
+        standardizer=pooled_standardizer(common, left, list(named.values())),
+        horizon=request.grid_horizon,
         counts=reduce(add, (reply.counts for reply in named.values())),
         data_set=data_sets.pop() if len(data_sets) == 1 else "",
         sites=[
@@ -175,6 +186,23 @@ def pool_statistics(
             for name, reply in named.items()
         ],
     )
+
+
+def _refuse_other_than_asked(
+    reply: StatisticsReply, request: StatisticsRequest, told: SurvivalFacts, *, time_bins: int
+) -> None:
+    """Refuse sums of other columns, grids or rows than were asked for or told of."""
+    if reply.counts.events.size != time_bins:
+        raise MalformedReply("events: must be on the grid asked for")
+    if reply.moments.mean.size != len(request.summed):
+        raise MalformedReply("mean, m2: must be of the columns asked for")
+    if reply.histograms.shape != (len(request.median_ranges), MEDIAN_BINS + 2):
+        raise MalformedReply("histograms: must be of the columns asked for")
+    moments = {column.name: column.moments for column in told.columns}
+    for name, counts in zip(request.median_ranges, reply.histograms, strict=True):
+        rows = one.count if (one := moments[name]) else 0
+        if rows > reply.moments.count or abs(counts.sum() - rows) > rows * ROUNDING:
+            raise MalformedReply("histograms: must be of the rows told of first")
 
 
 def _leave_out(exchange: Exchange, reasons: Mapping[str, str], *, step: str) -> None:
@@ -203,22 +231,3 @@ def _of_other_times(bounds: Mapping[str, float]) -> dict[str, str]:
         for name, bound in bounds.items()
         if not 1 / MOST_APART <= bound / usual <= MOST_APART
     }
-
-
-def _refuse_other_features(named: Mapping[str, StatisticsReply]) -> None:
-    first_name, first = next(iter(named.items()))
-    faults = []
-    for name, reply in named.items():
-        if reply.feature_names != first.feature_names:
-            missing = set(first.feature_names) - set(reply.feature_names)
-            further = set(reply.feature_names) - set(first.feature_names)
-            differ = f"missing: {_listed(missing)}; further: {_listed(further)}"
-            faults.append(f"{name}: its feature columns are not those of {first_name} ({differ})")
-    if faults:
-        raise Refused(faults)
-
-
-def _listed(names: set[str]) -> str:
-    shown = [printable(name, longest=LONGEST_WORD) for name in sorted(names)[:_MOST_NAMED]]
-    more = len(names) - len(shown)
-    return ", ".join(shown + ([f"and {more} more"] if more else [])) or "none"

@@ -106,14 +106,19 @@ def test_the_grid_ends_behind_the_longest_follow_up_of_any_site(tmp_path: Path) 
     long["time"] *= 50
     grid, _ = record(tmp_path, [short, long])
     stated = [
-        reply.content.config_records["statistics"]["horizon"]
-        for _, reply in grid.of("query.survival_statistics")
+        reply.content.config_records["facts"]["horizon-bound"]
+        for _, reply in grid.of("query.hello")
     ]
     (horizon,) = {
         request.content.config_records["config"]["grid-horizon"]
         for request, _ in grid.of("evaluate")
     }
     assert stated[0] < stated[1] == horizon
+    asked = {
+        request.content.config_records["request"]["grid-horizon"]
+        for request, _ in grid.of("query.survival_statistics")
+    }
+    assert asked == {horizon}
 
 
 def test_losses_leave_rounded(tmp_path: Path) -> None:

@@ -375,11 +375,11 @@ def test_a_bad_value_is_refused_by_site_column_and_count(
 def test_every_fault_of_every_site_is_told_at_once() -> None:
     frames = three()
     frames[0] = with_cell(with_cell(frames[0], "time", -1.0), "x0", np.nan, row=5)
-    frames[2] = frames[2].assign(x1="text")
+    frames[2] = frames[2].assign(x1=pd.Timestamp("1971-02-03"))
     reason = refused(frames, site_names=["north", "south", "west"])
     assert "north: time column 'time': 1 of 30 times are negative" in reason
     assert "north: feature column 'x0': 1 of 30 rows are missing" in reason
-    assert "west: feature columns without numbers: 'x1'" in reason
+    assert "west: feature columns of neither numbers nor categories: 'x1'" in reason
     assert "south" not in reason
 
 

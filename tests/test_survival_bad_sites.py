@@ -91,9 +91,6 @@ def receivers(result: SimulationResult, step: str) -> set[object]:
 @pytest.mark.parametrize(
     ("tamper", "named"),
     [
-        (with_value("statistics", "feature-names", [1, 2, 3]), "feature-names"),
-        (with_value("statistics", "feature-names", ["x", "x", "x"]), "feature-names"),
-        (with_value("statistics", "feature-names", ["x" * 100_000, "y", "z"]), "feature-names"),
         (with_value("statistics", "count", 48.5), "count"),
         (with_value("statistics", "count", 10**17), "count"),
         (with_value("statistics", "n-events", True), "n-events"),
@@ -109,6 +106,8 @@ def receivers(result: SimulationResult, step: str) -> set[object]:
         (with_array("moments", lambda a: a.astype(np.complex128)), "mean"),
         (with_array("moments", lambda a: a.astype(str)), "mean"),
         (with_array("moments", lambda a: a[None]), "mean"),
+        (with_array("moments", lambda a: a[:-1], only="mean"), "ValueError"),
+        (with_array("moments", lambda a: np.ones((1, 258)), only="histograms"), "histograms"),
         (lambda content: Error(0, "late: \x1b[2Jlost"), "lost"),
     ],
 )
@@ -125,12 +124,28 @@ def test_a_site_without_usable_statistics_does_not_train(
     assert result.summary["n-sites"] == 3
 
 
-@pytest.mark.parametrize("bound", ["x", 1e300, 17.25, True, float("nan"), [20.0]])
-def test_a_site_without_a_usable_introduction_does_not_train(tmp_path: Path, bound: object) -> None:
-    result = run(tmp_path, HELLO, with_value("facts", "horizon-bound", bound))
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("horizon-bound", bound) for bound in ("x", 1e300, 17.25, True, float("nan"), [20.0])),
+        ("columns", [1, 2, 3]),
+        ("columns", ["x0", "x0", "x1"]),
+        ("columns", ["x" * 100_000, "x1", "x2"]),
+        ("column-contents", ["numbers", "text"]),
+        ("column-contents", ["numbers", "numbers", "pictures"]),
+        ("columns-missing", [True, False]),
+        ("columns-missing", [0, 1, 0]),
+        ("category-names", ["a"]),
+        ("observed-columns", ["x0"]),
+    ],
+)
+def test_a_site_without_a_usable_introduction_does_not_train(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    result = run(tmp_path, HELLO, with_value("facts", key, value))
     assert result.summary["status"] == "ok"
     (fault,) = faults_of(result)
-    assert "horizon-bound" in fault
+    assert key.partition("-")[0] in fault
     assert "left out" in fault
     assert result.summary["excluded"] == [BAD]
     assert receivers(result, "statistics") == {"site-0", "site-1", "site-3"}

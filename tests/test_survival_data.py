@@ -191,24 +191,24 @@ def test_bad_times(cells: Any, said: str) -> None:
 )
 def test_bad_features(cells: Any, said: str) -> None:
     (reason,) = reasons(table(dose=cells))
-    assert reason == f"feature column 'dose': {said}"
+    filled = ', which survival.missing = "median" would fill in' if "missing" in said else ""
+    assert reason == f"feature column 'dose': {said}{filled}"
 
 
 @pytest.mark.parametrize(
     "cells",
     [
-        ["I", "II", "III", "I"],
         ["1", "2", "3", "4"],
         pd.Categorical([1, 2, 3, 1]),
-        pd.Series(["I", "II", "III", None], dtype="string"),
+        ["I", 2, "III", "I"],
         pd.to_datetime(["2020-01-01"] * 4),
         [1, 2, "?", 4],
         [1 + 1j, 2, 3, 4],
     ],
 )
-def test_features_without_numbers(cells: Any) -> None:
-    (reason,) = reasons(table(grade=cells, arm=["yes", "no", "no", "yes"]))
-    assert "without numbers: 'grade', 'arm'" in reason
+def test_features_that_are_neither_numbers_nor_categories(cells: Any) -> None:
+    (reason,) = reasons(table(grade=cells, arm=["yes", "no", "3", "yes"]))
+    assert "neither numbers nor categories: 'grade', 'arm'" in reason
     assert "coded as numbers before" in reason
     assert "II" not in reason
 
@@ -267,7 +267,7 @@ def test_all_faults_at_once_and_no_value_of_a_row() -> None:
         }
     )
     found = reasons(frame, features=["age", "grade", "gone"])
-    assert len(found) == 8
+    assert len(found) == 7
     text = " ".join(found)
     for value in ("471", "secret"):
         assert value not in text

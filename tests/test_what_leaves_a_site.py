@@ -44,6 +44,7 @@ from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums
 from tasks.survival.set_up_messages import (
     STATISTICS,
+    ColumnFacts,
     StatisticsReply,
     StatisticsRequest,
     SurvivalFacts,
@@ -295,15 +296,21 @@ def declared(
     """Keys of a reply and the shapes of their values; none depends on the number of rows."""
     if message_type == HELLO:
         hello = ("site", "fingerprint", "fault-code", "fault-reasons")
-        return {**{f"hello/{key}": TEXT for key in hello}, "facts/horizon-bound": NUMBER}
+        return {
+            **{f"hello/{key}": TEXT for key in hello},
+            "facts/horizon-bound": NUMBER,
+            "facts/columns": TEXT,
+            "facts/column-contents": TEXT,
+            "facts/columns-missing": (features,),
+        }
     if message_type == STATISTICS:
         counts = ("count", "n-events", "n-test")
         return {
-            "statistics/feature-names": TEXT,
             "statistics/data-set": TEXT,
             **{f"statistics/{key}": NUMBER for key in counts},
             "moments/mean": (features,),
             "moments/m2": (features,),
+            "moments/histograms": (0, 258),
             "counts/events": (bins,),
             "counts/at-risk-count": (bins + 1,),
         }
@@ -387,10 +394,11 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
     [
         (HelloReply, {"site", "fingerprint", "fault_code", "fault_reasons", "task"}),
         (TaskPart, {"key_bundle", "facts"}),
-        (SurvivalFacts, {"horizon_bound"}),
+        (SurvivalFacts, {"horizon_bound", "columns"}),
+        (ColumnFacts, {"name", "content", "has_missing", "categories", "moments"}),
         (
             StatisticsReply,
-            {"feature_names", "moments", "n_events", "n_test", "counts", "data_set"},
+            {"histograms", "moments", "n_events", "n_test", "counts", "data_set"},
         ),
         (EvaluationSums, {"concordance", "rows", "identical"}),
         (TrainReply, {"arrays", "num_examples", "loss", "loss_steps", "evaluation"}),
@@ -411,6 +419,9 @@ def test_the_introduction_tells_the_declared_facts_and_no_more(plain: Recorded) 
         part = HelloReply.from_record(reply.content).task
         again = SurvivalFacts.from_facts(part.facts)
         assert part == TaskPart(facts=again.to_facts())
+        contents = {(column.content, column.has_missing) for column in again.columns}
+        assert contents == {("numbers", False)}
+        assert not any(column.categories or column.moments for column in again.columns)
 
 
 # (c) Enough rows behind every sum ----------------------------------------------------------------

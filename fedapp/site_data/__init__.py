@@ -18,7 +18,7 @@ positions, counts and configuration values, and never what a row says.
 
 from __future__ import annotations
 
-from fedapp.site_data.bundled import BUNDLED, BundledData, Encoding, encode
+from fedapp.site_data.bundled import BUNDLED, BundledData, Encoding, decode, encode
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import read_file, write_site_files
 from fedapp.site_data.partitions import PARTITIONS, Partition, deal, natural_sites
@@ -43,6 +43,7 @@ __all__ = [
     "bundled_set",
     "checked_frame",
     "deal",
+    "decode",
     "encode",
     "forget_frame",
     "load_frame",

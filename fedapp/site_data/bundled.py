@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -111,6 +111,27 @@ def encode(frame: pd.DataFrame, encoding: Encoding) -> pd.DataFrame:
     if reasons:
         raise SiteFault("unknown-category", *reasons)
     return frame.assign(**encoded)
+
+
+def decode(frame: pd.DataFrame, encoding: Encoding, *, columns: Iterable[str]) -> pd.DataFrame:
+    """Give encoded columns their categories back: those whose encoding a run declares anew.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        What `encode` made; left as it is.
+    encoding : Encoding
+    columns : iterable of str
+        Others, and columns without an encoding, stay.
+
+    Returns
+    -------
+    DataFrame
+        A new frame.
+    """
+    known = [name for name in columns if name in encoding and name in frame.columns]
+    names = {name: {float(n): text for text, n in encoding[name].items()} for name in known}
+    return frame.assign(**{name: frame[name].map(names[name]) for name in known})
 
 
 def _encode_column(column: pd.Series, numbers: Mapping[str, float]) -> tuple[np.ndarray, int]:

@@ -16,11 +16,13 @@ from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.survival.categories import LONGEST_CATEGORY
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
+from tasks.survival.medians import MEDIAN_BINS, kept_rows, slot_counts
 from tasks.survival.messages import (
     Arrays,
     EvaluateReply,
@@ -37,12 +39,18 @@ from tasks.survival.risk_sets import (
     horizon_bound,
     time_grid,
 )
-from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
+from tasks.survival.set_up_messages import (
+    ColumnContent,
+    ColumnFacts,
+    StatisticsReply,
+    StatisticsRequest,
+    SurvivalFacts,
+)
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.training import train as train_locally
 
 # One stream of random numbers a use and site, so that none depends on how many others were drawn.
-_SPLIT, _BATCHES, _NOISE = 1, 2, 3
+_SPLIT, _BATCHES, _NOISE, _KEPT = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +102,7 @@ class SurvivalSite:
             With everything that is wrong with the table, or ``small-site`` if fewer than
             privacy-level rows are left to train on.
         """
-        named = [part.strip() for part in config.features.split(",") if part.strip()]
+        named = config.named_features
         data = read_survival_data(
             frame,
             time=time,
@@ -103,6 +111,8 @@ class SurvivalSite:
             features=named or sorted(set(map(str, frame.columns)) - {time, event}),
             event_value=config.event_value,
             censored_value=config.censored_value,
+            categories=config.declared_categories,
+            allow_missing=config.missing == "median",
         )
         rng = np.random.default_rng([_SPLIT, seed, *name.encode()])
         training, evaluation = split(data, test_fraction=config.test_fraction, rng=rng)
@@ -117,11 +127,55 @@ class SurvivalSite:
         """Return the site's generator for one use in one round."""
         return np.random.default_rng([use, self.seed, server_round, *self.name.encode()])
 
-    def model(self, message: Message) -> tuple[SurvivalModel, Arrays]:
-        """Build the model with the arrays of a message; return it, and the arrays."""
+    def told_values(self, column: str) -> FloatArray:
+        """Observed training values of a column that may be summed: see `medians.kept_rows`."""
+        place = self.training.feature_names.index(column)
+        values = self.training.features[:, place]
+        kept = kept_rows(
+            values,
+            privacy_level=self.config.privacy_level,
+            rng=np.random.default_rng([_KEPT, self.seed, place, *self.name.encode()]),
+        )
+        return values[kept]
+
+    def column_facts(self, column: str) -> ColumnFacts:
+        """Return what the introduction tells of a feature column."""
+        place = self.training.feature_names.index(column)
+        declared = self.config.declared_categories.get(column)
+        parts = [rows.features[:, place] for rows in (self.training, self.evaluation)]
+        values = np.concatenate(parts)
+        missing = np.isnan(values)
+        content: ColumnContent = "numbers"
+        if declared is not None:
+            content = "declared"
+        elif missing.all():
+            content = "nothing"
+        elif column in self.training.texts:
+            content = "text"
+        moments = None
+        is_number = content in ("numbers", "nothing") or (declared and declared.ordered)
+        if self.config.missing == "median" and is_number:
+            moments = FeatureMoments.of(self.told_values(column)[:, None])
+        categories = self._told_categories(column, parts[0]) if content == "text" else ()
+        return ColumnFacts(column, content, bool(missing.any()), categories, moments)
+
+    def _told_categories(self, column: str, codes: FloatArray) -> tuple[str, ...]:
+        found, rows = np.unique(codes[~np.isnan(codes)], return_counts=True)
+        names = self.training.texts[column]
+        told = [names[c] for c in found[rows >= self.config.privacy_level].tolist()]
+        # One that is too long to be a category counts as a rare one.
+        return tuple(sorted(n for n in told if n.isprintable() and len(n) <= LONGEST_CATEGORY))
+
+    def model(
+        self, message: Message, *, n_inputs: int | None = None
+    ) -> tuple[SurvivalModel, Arrays]:
+        """Build the model with the arrays of a message; return it, and the arrays.
+
+        It has `n_inputs` inputs; None: as many as there are columns.
+        """
         model = build(
             self.config.model,
-            n_features=len(self.training.feature_names),
+            n_features=n_inputs or len(self.training.feature_names),
             hidden_layers=self.config.hidden_units,
             dropout=self.config.dropout,
             seed=0,  # overwritten by the arrays
@@ -144,21 +198,28 @@ class SurvivalSite:
 def introduction(site: SurvivalSite) -> TaskPart:
     """Return what this task adds to the site's introduction."""
     bound = horizon_bound(site.training.time, privacy_level=site.config.privacy_level)
-    return TaskPart(facts=SurvivalFacts(bound).to_facts())
+    facts = SurvivalFacts(bound, tuple(map(site.column_facts, site.training.feature_names)))
+    return TaskPart(facts=facts.to_facts())
 
 
 def statistics(message: Message, site: SurvivalSite) -> Message:
-    """Answer ``statistics``: moments of the features, and counts by time."""
+    """Answer ``statistics``: moments and histograms of the features, and counts by time."""
     request = StatisticsRequest.from_record(message.content)
-    training = site.training
+    training, level = site.training, site.config.privacy_level
+    if request.encoding.column_names != training.feature_names:
+        raise SiteFault("other-columns", "the server asks for other columns than this site's")
     grid = time_grid(request.grid_horizon, site.config.time_bins)
     exact = RiskSetSums.of(training.time, training.event, np.zeros(len(training)), grid=grid)
+    histograms = [
+        slot_counts(site.told_values(name), low=low, high=high, privacy_level=level)
+        for name, (low, high) in request.median_ranges.items()
+    ]
     reply = StatisticsReply(
-        feature_names=training.feature_names,
-        moments=FeatureMoments.of(training.features),
+        moments=FeatureMoments.of(training.features[:, request.summed]),
+        histograms=np.array(histograms).reshape(len(histograms), MEDIAN_BINS + 2),
         n_events=int(training.event.sum()),
         n_test=len(site.evaluation),
-        counts=coarsen(exact, privacy_level=site.config.privacy_level),
+        counts=coarsen(exact, privacy_level=level),
         data_set=site.data_set,
     )
     return Message(reply.to_record(), reply_to=message)
@@ -167,7 +228,7 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
 def train(message: Message, site: SurvivalSite) -> Message:
     """Answer ``train``: evaluate the global model, train it, privatize the update."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, received = site.model(message)
+    model, received = site.model(message, n_inputs=request.standardizer.mean.size)
     due = (request.server_round - 1) % site.config.evaluate_every == 0
     evaluation = _evaluate(model, site, request.standardizer, due=due)
     training = site.training
@@ -196,7 +257,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
 def evaluate(message: Message, site: SurvivalSite) -> Message:
     """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, _ = site.model(message)
+    model, _ = site.model(message, n_inputs=request.standardizer.mean.size)
     training = site.training
     risk = _predictions(model, site, request.standardizer, training)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
@@ -217,7 +278,7 @@ def curves(message: Message, site: SurvivalSite) -> Message:
     have enough in every group.
     """
     request = CurvesRequest.from_record(message.content)
-    model, _ = site.model(message)
+    model, _ = site.model(message, n_inputs=request.standardizer.mean.size)
     training = site.training
     grouped = GroupCurves.of(
         training.time,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.privacy.mechanisms import PrivatizationSettings
+from tasks.survival.categories import DeclaredCategories, parse_categories
 from tasks.survival.generators import Design
 
 
@@ -91,6 +92,21 @@ class SurvivalConfig(BaseModel):
         Field(description='feature columns, comma-separated; "" means every other column'),
     ] = ""
 
+    categories: Annotated[
+        str,
+        Field(
+            description="categories of columns: 'grade=I<II<III; arm=a,b' (< ordered, one input; "
+            "comma: an input each); columns of text without: those that privacy-level rows have"
+        ),
+    ] = ""
+    missing: Annotated[
+        Literal["refuse", "median"],
+        Field(
+            description="features that are missing: refuse the table, or fill in the federated "
+            "median (of text: an input of its own)"
+        ),
+    ] = "refuse"
+
     model: Annotated[Literal["DeepSurv"], Field(description="model to train")] = "DeepSurv"
     hidden_layers: Annotated[
         str,
@@ -167,6 +183,32 @@ class SurvivalConfig(BaseModel):
     dp_delta: Annotated[
         float, Field(gt=0, lt=1, description="drives nothing; kept for the Renyi conversion")
     ] = 1e-5
+
+    @model_validator(mode="after")
+    def _refuse_bad_categories(self) -> Self:
+        try:
+            declared = parse_categories(self.categories)
+        except ValueError as error:
+            lines = (f"categories: {line}" for line in str(error).split("; "))
+            raise ValueError("; ".join(lines)) from None
+        strangers = [
+            name for name in declared if self.named_features and name not in self.named_features
+        ]
+        if strangers:
+            raise ValueError(
+                "; ".join(f"categories: {name!r} must be one of features" for name in strangers)
+            )
+        return self
+
+    @property
+    def named_features(self) -> list[str]:
+        """Feature columns by name; empty: every other column."""
+        return [part.strip() for part in self.features.split(",") if part.strip()]
+
+    @property
+    def declared_categories(self) -> dict[str, DeclaredCategories]:
+        """Declared categories by column."""
+        return parse_categories(self.categories)
 
     @property
     def hidden_units(self) -> tuple[int, ...]:

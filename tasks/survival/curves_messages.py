@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.site.reply_fields import MalformedReply, reals
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.curves import GroupCurves
-from tasks.survival.messages import ROUNDING, from_array_record, to_array_record
+from tasks.survival.messages import (
+    ROUNDING,
+    encoding_entry,
+    from_array_record,
+    read_encoding,
+    to_array_record,
+)
 from tasks.survival.standardization import Standardizer
 
 CURVES = "query.survival_curves"
@@ -41,7 +47,10 @@ class CurvesRequest:
             "center": np.array(self.baseline.center),
             "cuts": self.cuts,
         }
-        return RecordDict({"arrays": self.arrays, "setting": to_array_record(setting)})
+        content = RecordDict({"arrays": self.arrays, "setting": to_array_record(setting)})
+        if entry := encoding_entry(self.standardizer):
+            content["encoding"] = ConfigRecord(dict(entry))
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> CurvesRequest:
@@ -49,7 +58,11 @@ class CurvesRequest:
         setting = from_array_record(content.array_records["setting"])
         return cls(
             arrays=content.array_records["arrays"],
-            standardizer=Standardizer(setting["feature-mean"], setting["feature-scale"]),
+            standardizer=Standardizer(
+                setting["feature-mean"],
+                setting["feature-scale"],
+                read_encoding(content.config_records.get("encoding", ConfigRecord())),
+            ),
             baseline=BaselineHazard(
                 setting["grid"], setting["cumulative-hazard"], float(setting["center"])
             ),

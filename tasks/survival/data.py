@@ -5,10 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Real
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
+from tasks.survival.categories import DeclaredCategories
+from tasks.survival.feature_columns import NUMBER_TYPES, number_of, numbers_of, read_features
 from tasks.survival.risk_sets import LONGEST_TIME, SHORTEST_TIME
-from tasks.survival.standardization import LARGEST_MAGNITUDE
-
-_NUMBER = (Real, Decimal, np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +26,24 @@ class SurvivalData:
     Attributes
     ----------
     features : ndarray of float64, shape (n, p)
-        Finite, one column a feature.
+        One column a feature: numbers, places of declared ordered categories, or codes of other
+        categories (`tasks.survival.categories`); NaN where a value is missing.
     time : ndarray of float64, shape (n,)
         Follow-up times from ``SHORTEST_TIME`` to ``LONGEST_TIME``, in the unit of the source.
     event : ndarray of bool, shape (n,)
         True if the event was seen at that time, False if the row is censored then.
     feature_names : tuple of str, length p
+        Names of the columns.
+    texts : mapping of str to mapping of float to str
+        Columns whose categories are not declared: the category of each code. They are values of
+        rows.
     """
 
     features: NDArray[np.float64]
     time: NDArray[np.float64]
     event: NDArray[np.bool_]
     feature_names: tuple[str, ...]
+    texts: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shapes = (self.features.shape, self.time.shape, self.event.shape)
@@ -62,7 +65,11 @@ class SurvivalData:
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SurvivalData:
         """The rows at these positions (or where the mask is True), in the order given."""
         return SurvivalData(
-            self.features[rows], self.time[rows], self.event[rows], self.feature_names
+            self.features[rows],
+            self.time[rows],
+            self.event[rows],
+            self.feature_names,
+            self.texts,
         )
 
 
@@ -74,13 +81,15 @@ def read_survival_data(
     features: Sequence[str] | None,
     event_value: str,
     censored_value: str,
+    categories: Mapping[str, DeclaredCategories] | None = None,
+    allow_missing: bool = False,
 ) -> SurvivalData:
     """Check a table and take time, event and features from it.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        One row a person. Features may be of any numeric or boolean type.
+        One row a person. Features may be of any numeric or boolean type, or text.
     time, event : str
         Names of the columns of follow-up times and of event indicators.
     features : sequence of str or None
@@ -88,6 +97,10 @@ def read_survival_data(
     event_value, censored_value : str
         What the event column holds for an event and for censoring. Numbers are compared as
         numbers and booleans as 1 and 0: ``"1"`` stands for 1, 1.0, True and the text "1".
+    categories : mapping of str to DeclaredCategories, optional
+        Categories of columns, of text or numbers, by name.
+    allow_missing : bool
+        Whether features may be missing.
 
     Returns
     -------
@@ -118,11 +131,22 @@ def read_survival_data(
     if event in usable:
         seen, found = _read_events(frame[event], *declared)
         faults += found
-    columns, found = _read_features(frame, [name for name in features if name in usable])
+    categories = categories or {}
+    faults += [
+        f"survival.categories: {name!r} is no feature column"
+        for name in categories
+        if name not in features
+    ]
+    columns, texts, found = read_features(
+        frame,
+        [name for name in features if name in usable],
+        categories=categories,
+        allow_missing=allow_missing,
+    )
     faults += found
     if faults:
         raise SiteFault("bad-data", *faults)
-    return SurvivalData(columns, times, seen, tuple(features))
+    return SurvivalData(columns, times, seen, tuple(features), texts)
 
 
 def split(
@@ -188,31 +212,6 @@ def _column_faults(
     return faults
 
 
-def _numbers(column: pd.Series[Any]) -> NDArray[np.float64] | None:
-    """The column as float64 with NaN where a value is missing; None if it holds no numbers."""
-    dtype = column.dtype
-    if pd.api.types.is_complex_dtype(dtype):
-        return None
-    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    if pd.api.types.is_object_dtype(dtype):
-        missing = column.isna().to_numpy()
-        cells = np.where(missing, np.nan, column.to_numpy(dtype=object))
-        if all(isinstance(cell, _NUMBER) for cell in cells):
-            return np.array([_number(cell) for cell in cells], dtype=np.float64)
-    return None
-
-
-def _number(cell: Any) -> float:
-    """The cell as a float: NaN if it cannot be read as one, infinite if it is too large."""
-    try:
-        return float(cell)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError):
-        return math.nan
-
-
 def _read_times(column: pd.Series[Any]) -> tuple[NDArray[np.float64], list[str]]:
     """Times, and what is wrong with them."""
     label, n_rows, dtype = f"time column {column.name!r}", len(column), column.dtype
@@ -220,10 +219,10 @@ def _read_times(column: pd.Series[Any]) -> tuple[NDArray[np.float64], list[str]]
     if is_date or pd.api.types.is_timedelta64_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
         return np.empty(0), [f"{label} is of type {dtype}; allowed: numbers, for example of days"]
     missing = column.isna().to_numpy()
-    times = _numbers(column)
+    times = numbers_of(column)
     if times is None:  # one bad cell makes text of a whole column: count the cells that are bad
         cells = column.to_numpy(dtype=object)
-        times = np.array([_number(cell) for cell in cells], dtype=np.float64)
+        times = np.array([number_of(cell) for cell in cells], dtype=np.float64)
     wrong = {
         "not numbers": np.isnan(times) & ~missing,
         "missing (NaN)": missing,
@@ -247,10 +246,10 @@ def _event_key(cell: Any) -> float | str | None:
         text = cell.strip()
         if text.lower() in ("true", "false"):
             return float(text.lower() == "true")
-        number = _number(text)
+        number = number_of(text)
         return text if math.isnan(number) else number
-    if isinstance(cell, _NUMBER):
-        return _number(cell)
+    if isinstance(cell, NUMBER_TYPES):
+        return number_of(cell)
     return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else str(cell)
 
 
@@ -265,7 +264,7 @@ def _read_events(
     column: pd.Series[Any], event_value: str, censored_value: str
 ) -> tuple[NDArray[np.bool_], list[str]]:
     """Event indicators, and what is wrong with them."""
-    numbers = _numbers(column)
+    numbers = numbers_of(column)
     cells = column.to_numpy(dtype=object) if numbers is None else numbers.tolist()
     keys = [_event_key(cell) for cell in cells]
     seen, censored = _event_key(event_value), _event_key(censored_value)
@@ -277,32 +276,3 @@ def _read_events(
             f"{event_value!r} (event) nor {censored_value!r} (censored)"
         )
     return np.array([key == seen for key in keys], dtype=bool), faults
-
-
-def _read_features(
-    frame: pd.DataFrame, names: Sequence[str]
-) -> tuple[NDArray[np.float64], list[str]]:
-    """Feature matrix, and what is wrong with it."""
-    columns, text, faults = [], [], []
-    for name in names:
-        values = _numbers(frame[name])
-        if values is None:
-            text.append(repr(name))
-            continue
-        columns.append(values)
-        n_missing, n_infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-        n_huge = int((np.abs(values) > LARGEST_MAGNITUDE).sum()) - n_infinite
-        for count, what in (
-            (n_missing, "missing (NaN)"),
-            (n_infinite, "infinite"),
-            (n_huge, f"beyond ±{LARGEST_MAGNITUDE:g}"),
-        ):
-            if count:
-                faults.append(f"feature column {name!r}: {count} of {len(values)} rows are {what}")
-    if text:
-        faults.append(
-            f"feature columns without numbers: {', '.join(text)}; text, categories and dates of "
-            "own data must be coded as numbers before, or left out of the features"
-        )
-    empty = np.empty((len(frame), 0))
-    return (np.column_stack(columns) if columns else empty), faults

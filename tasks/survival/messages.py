@@ -6,6 +6,7 @@ Every ``reveals`` is the sentence that the disclosure ledger has of a message.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from tasks.site.reply_fields import MalformedReply, count, number, reals
 from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.encoding import FeatureEncoding
 from tasks.survival.risk_sets import LINEAR_PREDICTOR_BOUND, RiskSetSums
 from tasks.survival.standardization import FeatureMoments, Standardizer
 
@@ -45,7 +47,9 @@ class TrainConfig:
     grid_horizon: float = 0.0
 
     reveals: ClassVar[str] = (
-        "the global model; the pooled mean and scale of each feature; the end of the time grid, "
+        "the global model; the pooled mean and scale of each feature; categories of text that at "
+        "least privacy-level rows of some site have; medians of columns with missing values; the "
+        "end of the time grid, "
         "which is survival.horizon or the largest of the sites' round numbers"
     )
 
@@ -56,6 +60,7 @@ class TrainConfig:
                 "feature-mean": self.standardizer.mean.tolist(),
                 "feature-scale": self.standardizer.scale.tolist(),
                 "grid-horizon": self.grid_horizon,
+                **encoding_entry(self.standardizer),
             }
         )
 
@@ -66,11 +71,27 @@ class TrainConfig:
             standardizer=Standardizer(
                 np.array(cast(list[float], record["feature-mean"]), dtype=np.float64),
                 np.array(cast(list[float], record["feature-scale"]), dtype=np.float64),
+                read_encoding(record),
             ),
             server_round=cast(int, record["server-round"]),
             num_clients=cast(int, record.get("num-clients", 1)),
             grid_horizon=cast(float, record["grid-horizon"]),
         )
+
+
+_ENCODING = "feature-encoding"
+
+
+def encoding_entry(standardizer: Standardizer) -> dict[str, str]:
+    """Return the record's entry of how columns become inputs; none where each is its input."""
+    encoding = standardizer.encoding
+    return {} if encoding is None else {_ENCODING: encoding.to_json()}
+
+
+def read_encoding(record: Mapping[str, Any]) -> FeatureEncoding | None:
+    """Read what `encoding_entry` returned."""
+    text = record.get(_ENCODING)
+    return None if text is None else FeatureEncoding.from_json(text)
 
 
 @dataclass(frozen=True)

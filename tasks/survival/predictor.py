@@ -24,6 +24,8 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from tasks.survival.baseline import BaselineHazard
+from tasks.survival.categories import category_codes, category_names, ordinal_numbers
+from tasks.survival.encoding import ColumnEncoding, FeatureEncoding
 from tasks.survival.standardization import Standardizer
 
 if TYPE_CHECKING:
@@ -65,11 +67,12 @@ class SurvivalPredictor:
     Attributes
     ----------
     feature_names : tuple of str
-        Columns that a table must have, in the order of the network's inputs.
+        Columns that a table must have, in the order of the standardizer's.
     encoding : mapping of str to mapping of str to float
-        Text columns: the number of each category. May be empty.
+        Text columns of numbered categories: the number of each. May be empty.
     standardizer : Standardizer
-        Means and scales of the columns.
+        From the columns to the network's inputs: other text columns, what stands for missing
+        values, means and scales.
     architecture : Architecture
         How the network is built.
     arrays : mapping of str to ndarray
@@ -99,7 +102,11 @@ class SurvivalPredictor:
             faults.append("no feature names")
         if len(set(self.feature_names)) < len(self.feature_names):
             faults.append("a feature name appears twice")
-        if len(self.feature_names) != self.standardizer.mean.size:
+        columns = self.standardizer.encoding
+        if columns is not None:
+            if columns.column_names != self.feature_names:
+                faults.append("feature names are not the columns that are encoded")
+        elif len(self.feature_names) != self.standardizer.mean.size:
             faults.append(
                 f"{len(self.feature_names)} feature names, but means and scales of "
                 f"{self.standardizer.mean.size} columns"
@@ -123,7 +130,8 @@ class SurvivalPredictor:
         ----------
         frame : DataFrame
             Has all of `feature_names` as columns, in any order; others are ignored. Text
-            columns hold declared categories, or already their numbers.
+            columns hold declared categories, or already their numbers. Values may be missing
+            where the model was trained with missing values of that column.
 
         Returns
         -------
@@ -135,7 +143,9 @@ class SurvivalPredictor:
             With every column that is missing, holds missing or infinite values, text where
             numbers are expected, or a category that was not declared.
         """
-        features = feature_matrix(frame, self.feature_names, self.encoding)
+        features = feature_matrix(
+            frame, self.feature_names, self.encoding, self.standardizer.encoding
+        )
         return self._model.risk(self.standardizer.apply(features))
 
     def survival(self, frame: pd.DataFrame, times: npt.ArrayLike) -> FloatArray:
@@ -167,7 +177,7 @@ class SurvivalPredictor:
 
         model = build(
             self.architecture.model,
-            n_features=len(self.feature_names),
+            n_features=self.standardizer.mean.size,
             hidden_layers=self.architecture.hidden_layers,
             dropout=self.architecture.dropout,
             seed=0,  # overwritten
@@ -205,9 +215,11 @@ class SurvivalPredictor:
             draft.unlink(missing_ok=True)
 
     def _header(self) -> str:
+        columns = self.standardizer.encoding
         header = _Header(
             feature_names=self.feature_names,
             encoding={name: dict(numbers) for name, numbers in self.encoding.items()},
+            feature_encoding=columns.to_json() if columns else "",
             model=self.architecture.model,
             hidden_layers=self.architecture.hidden_layers,
             dropout=self.architecture.dropout,
@@ -240,7 +252,11 @@ class SurvivalPredictor:
                 feature_names=header.feature_names,
                 encoding=header.encoding,
                 standardizer=Standardizer(
-                    mean=members["standardizer/mean"], scale=members["standardizer/scale"]
+                    mean=members["standardizer/mean"],
+                    scale=members["standardizer/scale"],
+                    encoding=FeatureEncoding.from_json(header.feature_encoding)
+                    if header.feature_encoding
+                    else None,
                 ),
                 architecture=Architecture(header.model, header.hidden_layers, header.dropout),
                 arrays={name: members[_NETWORK + name] for name in header.network_arrays},
@@ -259,15 +275,24 @@ def feature_matrix(
     frame: pd.DataFrame,
     feature_names: tuple[str, ...],
     encoding: Mapping[str, Mapping[str, float]],
+    inputs: FeatureEncoding | None = None,
 ) -> FloatArray:
-    """Columns of a table as numbers, shape (n, p); raises ValueError with all faults."""
+    """Columns of a table as numbers, shape (n, columns); raises ValueError with all faults.
+
+    `inputs` says which columns are coded as categories, and where values may be missing.
+    """
     faults, columns = [], []
+    kinds = {column.name: column for column in inputs.columns} if inputs else {}
     counts = frame.columns.value_counts()
     for name in feature_names:
         if counts.get(name, 0) != 1:
             faults.append(f'column "{name}" ' + ("is missing" if name not in counts else "repeats"))
             continue
-        values, found = _column(frame[name], encoding.get(name))
+        kind = kinds.get(name, ColumnEncoding(name))
+        if kind.kind == "numeric":
+            values, found = _column(frame[name], encoding.get(name), kind.allows_missing)
+        else:
+            values, found = _categories(frame[name], kind)
         faults += [f'column "{name}": {fault}' for fault in found]
         columns.append(values)
     if faults:
@@ -275,8 +300,23 @@ def feature_matrix(
     return np.column_stack(columns)
 
 
+def _categories(column: pd.Series[Any], kind: ColumnEncoding) -> tuple[FloatArray, list[str]]:
+    """Places or codes of a column's categories (NaN where it is missing), and its faults."""
+    names = category_names(column)
+    missing = sum(name is None for name in names)
+    unknown = sum(name is not None and name not in kind.categories for name in names)
+    values = (
+        ordinal_numbers(names, kind.categories) if kind.kind == "ordinal" else category_codes(names)
+    )
+    counts = (
+        (0 if kind.allows_missing else missing, "are missing"),
+        (unknown if kind.closed else 0, f"are none of {', '.join(kind.categories)}"),
+    )
+    return values, [f"{n} of {len(names)} values {fault}" for n, fault in counts if n]
+
+
 def _column(
-    column: pd.Series[Any], categories: Mapping[str, float] | None
+    column: pd.Series[Any], categories: Mapping[str, float] | None, allows_missing: bool = False
 ) -> tuple[FloatArray, list[str]]:
     """Values of a column as numbers (NaN where there is none), and its faults."""
     missing = column.isna().to_numpy()
@@ -291,7 +331,8 @@ def _column(
         unknown = ~np.isin(values, list(categories.values())) & ~missing
         words = f"are none of {', '.join(categories)}"
     infinite = np.isinf(values) & ~unknown
-    kinds = ((missing, "are missing"), (unknown, words), (infinite, "are infinite"))
+    absent = missing & (not allows_missing)
+    kinds = ((absent, "are missing"), (unknown, words), (infinite, "are infinite"))
     return values, [
         f"{found.sum()} of {len(column)} values {fault}" for found, fault in kinds if found.any()
     ]
@@ -331,6 +372,7 @@ class _Header(BaseModel):
     version: int = FORMAT_VERSION
     feature_names: tuple[str, ...]
     encoding: dict[str, dict[str, FiniteFloat]]
+    feature_encoding: str = ""
     model: str
     hidden_layers: tuple[int, ...]
     dropout: FiniteFloat

@@ -13,6 +13,8 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.survival.encoding import FeatureEncoding
+
 LARGEST_MAGNITUDE = 1e100
 """Features beyond it are refused: sums of their squares could overflow."""
 
@@ -136,24 +138,31 @@ class FeatureMoments:
 
 @dataclass(frozen=True, eq=False)
 class Standardizer:
-    """Shifts and scales feature columns, the same way at all sites.
+    """Encodes, shifts and scales feature columns, the same way at all sites.
 
     Attributes
     ----------
     mean : ndarray, shape (p,)
     scale : ndarray, shape (p,)
         Positive.
+    encoding : FeatureEncoding or None
+        How the columns of a table become the p inputs; None: every column is its input.
 
     Raises
     ------
     ValueError
-        If the shapes differ, a mean is not finite or a scale is not positive and finite.
+        If the shapes differ, there are not as many inputs, a mean is not finite or a scale is not
+        positive and finite.
     """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    encoding: FeatureEncoding | None = None
 
     def __post_init__(self) -> None:
+        inputs = self.encoding.input_names if self.encoding else ()
+        if self.encoding and len(inputs) != self.mean.size:
+            raise ValueError(f"mean has {self.mean.size} values for {len(inputs)} inputs")
         if self.mean.ndim != 1 or self.mean.shape != self.scale.shape:
             raise ValueError(
                 f"mean and scale have shapes {self.mean.shape} and {self.scale.shape}; "
@@ -165,8 +174,13 @@ class Standardizer:
             raise ValueError("scale must be positive")
 
     def apply(self, features: NDArray[np.float64]) -> NDArray[np.float32]:
-        """(features - mean) / scale within ±``LARGEST_STANDARDIZED``, shape (n, p), float32."""
+        """(features - mean) / scale within ±``LARGEST_STANDARDIZED``, shape (n, p), float32.
+
+        Of the encoded features, where there is an encoding; `features` are then what it takes.
+        """
         features = np.asarray(features, dtype=np.float64)
+        if self.encoding is not None:
+            features = self.encoding.apply(features)
         if features.ndim != 2 or features.shape[1] != self.mean.size:
             raise ValueError(
                 f"features have shape {features.shape}; allowed: (n, {self.mean.size})"
