@@ -74,8 +74,9 @@ class SurvivalFedAvg(DPFedAvg):
 
     Steps, each one exchange but the rounds, which are one each:
 
-    1. ``statistics``: moments of the features, number of events, counts by time on a grid whose
-       end the introductions of the sites have given.
+    1. ``statistics``: moments of the features, histograms of those with missing values, number of
+       events, counts by time; on grids and with categories that follow from what the introductions
+       of the sites told.
     2. ``train``, once a round: each site evaluates the global model that it receives on its
        evaluation rows, trains it on its training rows, and returns the privatized update.
     3. ``evaluate``: the final model's evaluation, and risk-set sums on a public time grid, from
@@ -85,7 +86,7 @@ class SurvivalFedAvg(DPFedAvg):
     With the introduction of sites (:mod:`strategies.membership`) that is rounds + 4.
 
     **What is revealed.** The server gets sums with at least ``survival.privacy-level`` rows of a
-    site behind each, and model updates. A sum is no noise: nothing here but the update is
+    site behind each, names of categories that as many rows have, and model updates. A sum is no noise: nothing here but the update is
     privatized, and no formal guarantee is claimed for that either. Sites get the global model
     and pooled sums. With two sites each can subtract what is its own from what is pooled (the
     average of the updates, weighted by numbers of rows, and the moments of the features) and has

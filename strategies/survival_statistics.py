@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -14,6 +13,7 @@ from flwr.app import Message
 from strategies.exchange import Exchange, TooFewSites
 from strategies.lateness import LEFT_OUT
 from strategies.survival_columns import CommonColumns, pooled_standardizer
+from strategies.survival_strangers import of_other_features, of_other_times
 from tasks.site.messages import TaskPart
 from tasks.site.not_estimable import NotEstimable
 from tasks.site.reply_fields import MalformedReply
@@ -21,11 +21,7 @@ from tasks.survival.medians import MEDIAN_BINS
 from tasks.survival.messages import ROUNDING
 from tasks.survival.risk_sets import RiskSetSums
 from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
-from tasks.survival.standardization import Standardizer
-
-MOST_APART = 1000.0
-"""Factor between a site's horizon and the median site's at which it is left out. Follow-up in
-another unit is 1 to 365 times as long where days, weeks, months or years are meant."""
+from tasks.survival.standardization import FeatureMoments, Standardizer
 
 _STEP = "statistics"
 
@@ -76,8 +72,8 @@ def read_introductions(
 ) -> dict[str, SurvivalFacts]:
     """Read what the sites' introductions told of their rows.
 
-    A site whose facts cannot be read does not go on, nor does one whose follow-up times are not
-    those of the others.
+    A site whose facts cannot be read does not go on, nor does one whose follow-up times or
+    observed values are not of the kind of the others' (:mod:`strategies.survival_strangers`).
 
     Parameters
     ----------
@@ -107,7 +103,8 @@ def read_introductions(
             facts[name] = SurvivalFacts.from_facts(sites.get(name, TaskPart()).facts)
         except MalformedReply as error:
             reasons[name] = f"left out: no usable introduction ({error})"
-    reasons |= _of_other_times({name: fact.horizon_bound for name, fact in facts.items()})
+    reasons |= of_other_times({name: fact.horizon_bound for name, fact in facts.items()})
+    reasons = _of_other_observed(facts) | reasons
     _leave_out(exchange, reasons, step="hello")
     usable = {name: fact for name, fact in facts.items() if name not in reasons}
     _need(len(usable), min_sites, exchange, before)
@@ -125,7 +122,8 @@ def pool_statistics(
 ) -> PooledStatistics:
     """Pool the replies to ``statistics``; from now on only their senders take part.
 
-    A site without a usable reply does not go on: its rows are not in the pooled moments.
+    A site without a usable reply does not go on: its rows are not in the pooled moments. Nor does
+    one whose moments are not of the kind of the others'.
 
     Parameters
     ----------
@@ -163,6 +161,9 @@ def pool_statistics(
     named = dict(exchange.read_messages(replies, parse))
     silent = sorted(set(asked) - named.keys())
     reasons = dict.fromkeys(silent, "left out: no usable reply to the set-up")
+    summed = [request.encoding.column_names[place] for place in request.summed]
+    reasons |= of_other_features({name: reply.moments for name, reply in named.items()}, summed)
+    named = {name: reply for name, reply in named.items() if name not in reasons}
     _leave_out(exchange, reasons, step=_STEP)
     _need(len(named), min_sites, exchange, before)
     if sum(reply.n_events for reply in named.values()) == 0:
@@ -186,6 +187,19 @@ def pool_statistics(
             for name, reply in named.items()
         ],
     )
+
+
+def _of_other_observed(facts: Mapping[str, SurvivalFacts]) -> dict[str, str]:
+    """Return why sites are left out whose observed values are far from the others', by name."""
+    by_column: dict[str, dict[str, FeatureMoments]] = {}
+    for name, fact in facts.items():
+        for column in fact.columns:
+            if column.moments is not None:
+                by_column.setdefault(column.name, {})[name] = column.moments
+    reasons: dict[str, str] = {}
+    for column_name, moments in by_column.items():
+        reasons = of_other_features(moments, [column_name]) | reasons
+    return reasons
 
 
 def _refuse_other_than_asked(
@@ -217,17 +231,3 @@ def _need(left: int, min_sites: int, exchange: Exchange, before: int) -> None:
     if left < max(1, min_sites):
         able = "1 site" if left == 1 else f"{left} sites"
         raise TooFewSites(f"{able} can go on, {min_sites} needed", exchange.faults[before:])
-
-
-def _of_other_times(bounds: Mapping[str, float]) -> dict[str, str]:
-    """Return why sites are left out whose horizon is far from the others', by name."""
-    if not bounds:
-        return {}
-    # The lower of two: the larger horizon is the one that spoils the grid of all.
-    usual = statistics.median_low(bounds.values())
-    return {
-        name: f"left out: its times reach up to {bound:g}, more than {MOST_APART:g} times "
-        f"or less than 1/{MOST_APART:g} of the median of the sites, {usual:g}; another unit?"
-        for name, bound in bounds.items()
-        if not 1 / MOST_APART <= bound / usual <= MOST_APART
-    }

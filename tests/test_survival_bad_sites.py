@@ -168,6 +168,43 @@ def test_a_horizon_far_from_the_others_spoils_no_grid(tmp_path: Path, horizon: f
     assert receivers(result, "train") == {"site-0", "site-1", "site-3"}
 
 
+@pytest.mark.parametrize(
+    ("only", "change"),
+    [
+        ("mean", lambda a: a + 150.0),
+        ("mean", lambda a: a - 1e99),
+        ("m2", lambda a: a * 1e6),
+        ("m2", lambda a: a * 0 + 1e307),
+    ],
+)
+def test_moments_far_from_the_others_spoil_no_standardization(
+    tmp_path: Path, only: str, change: Callable[[Any], Any]
+) -> None:
+    result = run(tmp_path, STATISTICS, with_array("moments", change, only=only))
+    (fault,) = faults_of(result)
+    assert "mean or spread of column 'x0'" in fault
+    assert result.summary["excluded"] == [BAD]
+    assert receivers(result, "train") == {"site-0", "site-1", "site-3"}
+    with np.load(result.run_folder / "model.npz") as model:
+        assert np.abs(model["standardizer/mean"]).max() < 1
+        assert model["standardizer/scale"].max() < 2
+
+
+def test_observed_values_far_from_the_others_spoil_no_median(tmp_path: Path) -> None:
+    tamper = with_value("facts", "observed-means", [0.0, 1e9, 0.0])
+    result = run(tmp_path, HELLO, tamper, survival__missing="median")
+    (fault,) = faults_of(result)
+    assert "mean or spread of column 'x1'" in fault
+    assert receivers(result, "statistics") == {"site-0", "site-1", "site-3"}
+
+
+def test_two_sites_are_not_judged_by_their_moments(tmp_path: Path) -> None:
+    """Nobody knows which of them is right."""
+    frames = [patients(60, seed=0), patients(60, seed=1).assign(x0=lambda f: f["x0"] + 1e6)]
+    config: Config = {**SETTINGS, "run-dir": str(tmp_path)}
+    assert not simulate("survival", sites=frames, config=config).summary["faults"]
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "none"])
 @pytest.mark.parametrize("far", [2e4, 1e6, 3e38])
 def test_an_update_that_training_cannot_make_is_set_aside(
