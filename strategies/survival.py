@@ -86,12 +86,12 @@ class SurvivalFedAvg(DPFedAvg):
     With the introduction of sites (:mod:`strategies.membership`) that is rounds + 4.
 
     **What is revealed.** The server gets sums with at least ``survival.privacy-level`` rows of a
-    site behind each, names of categories that as many rows have, and model updates. A sum is no noise: nothing here but the update is
-    privatized, and no formal guarantee is claimed for that either. Sites get the global model
-    and pooled sums. With two sites each can subtract what is its own from what is pooled (the
-    average of the updates, weighted by numbers of rows, and the moments of the features) and has
-    the other's; with K sites K - 1 of them can do so together. The sentences are in
-    ``SURVIVAL_DISCLOSURES``, the messages of a run in its ledger.
+    site behind each, names of categories that as many rows have, and model updates. A sum is no
+    noise: nothing here but the update is privatized, and no formal guarantee is claimed for that
+    either. Sites get the global model and pooled sums. With two sites each can subtract what is its
+    own from what is pooled (the average of the updates, weighted by numbers of rows, and the
+    moments of the features) and has the other's; with K sites K - 1 of them can do so together. The
+    sentences are in ``SURVIVAL_DISCLOSURES``, the messages of a run in its ledger.
 
     Parameters
     ----------

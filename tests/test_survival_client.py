@@ -95,8 +95,9 @@ def test_curves_are_those_of_the_training_rows(
         return CurvesReply.from_record(content).curves
 
     monkeypatch.setattr(client, "Message", reply)
-    training, (model, _) = site.training, site.model(message_of("curves", site, arrays))
+    training = site.training
     standardizer = FeatureMoments.of(training.features).standardizer()
+    model, _ = site.model(message_of("curves", site, arrays), standardizer)
     risk = model.risk(standardizer.apply(training.features))
     low, high = np.quantile(risk, [1 / 3, 2 / 3])
     message = message_of("curves", site, arrays, cuts=(low, high))

@@ -27,7 +27,7 @@ from tasks.survival import client
 from tasks.survival.categories import category_code, category_names, parse_categories
 from tasks.survival.client import SurvivalSite
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.encoding import FeatureEncoding
+from tasks.survival.encoding import ColumnEncoding, FeatureEncoding
 from tasks.survival.medians import MEDIAN_BINS, kept_rows, median, slot_counts
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums, time_grid
@@ -354,13 +354,30 @@ def test_sums_of_a_column_are_over_the_rows_told_of() -> None:
     found = set_up(frames)
     for site, reply in zip(found.sites, found.replies, strict=True):
         (x1,) = (c.moments for c in found.facts[site.name].columns if c.name == "x1")
-        values = site.told_values("x1")
+        values = site.columns.told_values("x1")
         assert x1 is not None
         assert x1.count == len(values) == pytest.approx(reply.histograms.sum())
         assert (60 - x1.count) % 5 == 0
         assert x1.mean[0] == pytest.approx(values.mean())
         group_rows = np.split(reply.histograms[0], np.flatnonzero(np.diff(reply.histograms[0])) + 1)
         assert min(group.sum() for group in group_rows) > 5 - 1e-9
+
+
+@pytest.mark.parametrize("kind", ["numeric", "ordinal"])
+def test_codes_of_categories_are_not_summed_for_a_server_that_asks(kind: Any) -> None:
+    """They would tell, by their mean, which categories there are and how many rows have each."""
+    site = set_up([with_text(60)]).sites[0]
+    names = site.training.feature_names
+    columns = tuple(ColumnEncoding(name, kind if name == "grade" else "numeric") for name in names)
+    for encoding in (FeatureEncoding(columns), None, FeatureEncoding(columns[1:])):
+        with pytest.raises(SiteFault, match="takes the columns for others"):
+            site.columns.refuse_others(encoding)
+    right = set_up([with_text(60)]).common.encoding
+    site.columns.refuse_others(right)
+    for name in ("grade", "gone"):
+        request = StatisticsRequest(20.0, right, {name: (0.0, 1.0)}).to_record()
+        with pytest.raises(SiteFault, match="asks for a median of what has none"):
+            client.statistics(cast(Message, SimpleNamespace(content=request)), site)
 
 
 # The same however rows are spread ----------------------------------------------------------------

@@ -13,6 +13,7 @@ from flwr.app import Message
 
 from tasks.site.messages import HELLO, HelloReply
 from tasks.survival import client as site_half
+from tasks.survival import site_columns
 from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, SurvivalFacts
 from tests.test_what_leaves_a_site import (
     LEVEL,
@@ -137,8 +138,8 @@ REAL_COUNTS = site_half.slot_counts
 @pytest.mark.parametrize(
     ("owner", "name", "leak", "check"),
     [
-        (site_half.SurvivalSite, "_told_categories", all_categories, check_no_rare_category),
-        (site_half, "kept_rows", all_observed, check_no_small_count),
+        (site_columns.SiteColumns, "_told_categories", all_categories, check_no_rare_category),
+        (site_columns, "kept_rows", all_observed, check_no_small_count),
         (site_half, "slot_counts", as_they_are, check_no_small_count),
     ],
     ids=["rare categories", "exact numbers", "fine histograms"],

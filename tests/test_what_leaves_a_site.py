@@ -44,11 +44,11 @@ from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums
 from tasks.survival.set_up_messages import (
     STATISTICS,
-    ColumnFacts,
     StatisticsReply,
     StatisticsRequest,
     SurvivalFacts,
 )
+from tasks.survival.site_columns import ColumnFacts
 from tasks.survival.standardization import FeatureMoments
 from tests.patients import patients, with_cell
 

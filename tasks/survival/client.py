@@ -16,13 +16,12 @@ from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
-from tasks.survival.categories import LONGEST_CATEGORY
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
-from tasks.survival.medians import MEDIAN_BINS, kept_rows, slot_counts
+from tasks.survival.medians import MEDIAN_BINS, slot_counts
 from tasks.survival.messages import (
     Arrays,
     EvaluateReply,
@@ -40,17 +39,16 @@ from tasks.survival.risk_sets import (
     time_grid,
 )
 from tasks.survival.set_up_messages import (
-    ColumnContent,
-    ColumnFacts,
     StatisticsReply,
     StatisticsRequest,
     SurvivalFacts,
 )
+from tasks.survival.site_columns import SiteColumns
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.training import train as train_locally
 
 # One stream of random numbers a use and site, so that none depends on how many others were drawn.
-_SPLIT, _BATCHES, _NOISE, _KEPT = 1, 2, 3, 4
+_SPLIT, _BATCHES, _NOISE = 1, 2, 3  # 4: site_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,55 +125,20 @@ class SurvivalSite:
         """Return the site's generator for one use in one round."""
         return np.random.default_rng([use, self.seed, server_round, *self.name.encode()])
 
-    def told_values(self, column: str) -> FloatArray:
-        """Observed training values of a column that may be summed: see `medians.kept_rows`."""
-        place = self.training.feature_names.index(column)
-        values = self.training.features[:, place]
-        kept = kept_rows(
-            values,
-            privacy_level=self.config.privacy_level,
-            rng=np.random.default_rng([_KEPT, self.seed, place, *self.name.encode()]),
-        )
-        return values[kept]
+    @property
+    def columns(self) -> SiteColumns:
+        """The site's feature columns, and what may be told of them."""
+        return SiteColumns(self.name, self.training, self.evaluation, self.config, self.seed)
 
-    def column_facts(self, column: str) -> ColumnFacts:
-        """Return what the introduction tells of a feature column."""
-        place = self.training.feature_names.index(column)
-        declared = self.config.declared_categories.get(column)
-        parts = [rows.features[:, place] for rows in (self.training, self.evaluation)]
-        values = np.concatenate(parts)
-        missing = np.isnan(values)
-        content: ColumnContent = "numbers"
-        if declared is not None:
-            content = "declared"
-        elif missing.all():
-            content = "nothing"
-        elif column in self.training.texts:
-            content = "text"
-        moments = None
-        is_number = content in ("numbers", "nothing") or (declared and declared.ordered)
-        if self.config.missing == "median" and is_number:
-            moments = FeatureMoments.of(self.told_values(column)[:, None])
-        categories = self._told_categories(column, parts[0]) if content == "text" else ()
-        return ColumnFacts(column, content, bool(missing.any()), categories, moments)
-
-    def _told_categories(self, column: str, codes: FloatArray) -> tuple[str, ...]:
-        found, rows = np.unique(codes[~np.isnan(codes)], return_counts=True)
-        names = self.training.texts[column]
-        told = [names[c] for c in found[rows >= self.config.privacy_level].tolist()]
-        # One that is too long to be a category counts as a rare one.
-        return tuple(sorted(n for n in told if n.isprintable() and len(n) <= LONGEST_CATEGORY))
-
-    def model(
-        self, message: Message, *, n_inputs: int | None = None
-    ) -> tuple[SurvivalModel, Arrays]:
+    def model(self, message: Message, standardizer: Standardizer) -> tuple[SurvivalModel, Arrays]:
         """Build the model with the arrays of a message; return it, and the arrays.
 
-        It has `n_inputs` inputs; None: as many as there are columns.
+        Its inputs are those that the standardizer makes of the site's columns.
         """
+        self.columns.refuse_others(standardizer.encoding)
         model = build(
             self.config.model,
-            n_features=n_inputs or len(self.training.feature_names),
+            n_features=standardizer.mean.size,
             hidden_layers=self.config.hidden_units,
             dropout=self.config.dropout,
             seed=0,  # overwritten by the arrays
@@ -198,7 +161,7 @@ class SurvivalSite:
 def introduction(site: SurvivalSite) -> TaskPart:
     """Return what this task adds to the site's introduction."""
     bound = horizon_bound(site.training.time, privacy_level=site.config.privacy_level)
-    facts = SurvivalFacts(bound, tuple(map(site.column_facts, site.training.feature_names)))
+    facts = SurvivalFacts(bound, tuple(map(site.columns.facts, site.training.feature_names)))
     return TaskPart(facts=facts.to_facts())
 
 
@@ -206,12 +169,14 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
     """Answer ``statistics``: moments and histograms of the features, and counts by time."""
     request = StatisticsRequest.from_record(message.content)
     training, level = site.training, site.config.privacy_level
-    if request.encoding.column_names != training.feature_names:
-        raise SiteFault("other-columns", "the server asks for other columns than this site's")
+    site.columns.refuse_others(request.encoding)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
     exact = RiskSetSums.of(training.time, training.event, np.zeros(len(training)), grid=grid)
+    kinds = {column.name: column.kind for column in request.encoding.columns}
+    if any(kinds.get(name, "one-hot") == "one-hot" for name in request.median_ranges):
+        raise SiteFault("other-columns", "the server asks for a median of what has none")
     histograms = [
-        slot_counts(site.told_values(name), low=low, high=high, privacy_level=level)
+        slot_counts(site.columns.told_values(name), low=low, high=high, privacy_level=level)
         for name, (low, high) in request.median_ranges.items()
     ]
     reply = StatisticsReply(
@@ -228,7 +193,7 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
 def train(message: Message, site: SurvivalSite) -> Message:
     """Answer ``train``: evaluate the global model, train it, privatize the update."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, received = site.model(message, n_inputs=request.standardizer.mean.size)
+    model, received = site.model(message, request.standardizer)
     due = (request.server_round - 1) % site.config.evaluate_every == 0
     evaluation = _evaluate(model, site, request.standardizer, due=due)
     training = site.training
@@ -257,7 +222,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
 def evaluate(message: Message, site: SurvivalSite) -> Message:
     """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, _ = site.model(message, n_inputs=request.standardizer.mean.size)
+    model, _ = site.model(message, request.standardizer)
     training = site.training
     risk = _predictions(model, site, request.standardizer, training)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
@@ -278,7 +243,7 @@ def curves(message: Message, site: SurvivalSite) -> Message:
     have enough in every group.
     """
     request = CurvesRequest.from_record(message.content)
-    model, _ = site.model(message, n_inputs=request.standardizer.mean.size)
+    model, _ = site.model(message, request.standardizer)
     training = site.training
     grouped = GroupCurves.of(
         training.time,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -16,40 +16,12 @@ from tasks.survival.categories import LONGEST_CATEGORY
 from tasks.survival.encoding import FeatureEncoding
 from tasks.survival.messages import ROUNDING, from_array_record, to_array_record
 from tasks.survival.risk_sets import LONGEST_TIME, SHORTEST_TIME, RiskSetSums, is_round_number
+from tasks.survival.site_columns import ColumnContent, ColumnFacts
 from tasks.survival.standardization import FeatureMoments
 
 STATISTICS = "query.survival_statistics"
 
 _LONGEST_HORIZON = 10 * LONGEST_TIME
-
-
-ColumnContent = Literal["numbers", "text", "declared", "nothing"]
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnFacts:
-    """What a site's introduction tells of one feature column.
-
-    Attributes
-    ----------
-    name : str
-    content : {"numbers", "text", "declared", "nothing"}
-        What its values are: numbers, text without declared categories, declared categories; or
-        all are missing.
-    has_missing : bool
-        Whether any row, of the training or the evaluation rows, lacks a value.
-    categories : tuple of str
-        Of a column of text: those that at least privacy-level training rows have, sorted.
-    moments : FeatureMoments or None
-        Of the observed values, of numbers and ordered categories where values may be missing; of
-        no row where fewer than privacy-level can be told of.
-    """
-
-    name: str
-    content: ColumnContent
-    has_missing: bool = False
-    categories: tuple[str, ...] = ()
-    moments: FeatureMoments | None = None
 
 
 @dataclass(frozen=True, eq=False)
