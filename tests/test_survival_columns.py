@@ -32,7 +32,7 @@ from tasks.survival.medians import MEDIAN_BINS, kept_rows, median, slot_counts
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums, time_grid
 from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
-from tasks.survival.standardization import Standardizer
+from tasks.survival.standardization import FeatureMoments, Standardizer
 from tests.patients import patients
 
 GRADES = ["I", "II", "III"]
@@ -514,3 +514,12 @@ def test_names_that_nobody_shares_are_refused(tmp_path: Path) -> None:
     assert result.summary["status"] == "refused"
     assert str(result.summary["reason"]).startswith("feature column 'name': text of which no value")
     assert "secret" not in str(result.summary["reason"])
+
+
+def test_moments_of_plain_tables_are_those_of_the_whole_matrix_to_the_last_bit() -> None:
+    found = set_up([patients(61, seed=i, features=7) for i in range(3)])
+    pooled = FeatureMoments.merge(FeatureMoments.of(site.training.features) for site in found.sites)
+    expected = pooled.standardizer()
+    assert found.standardizer.encoding is None
+    assert (found.standardizer.mean == expected.mean).all()
+    assert (found.standardizer.scale == expected.scale).all()

@@ -180,7 +180,8 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
         for name, (low, high) in request.median_ranges.items()
     ]
     reply = StatisticsReply(
-        moments=FeatureMoments.of(training.features[:, request.summed]),
+        # In the order of rows, in which sums are added up: the last bit depends on it.
+        moments=FeatureMoments.of(np.ascontiguousarray(training.features[:, request.summed])),
         histograms=np.array(histograms).reshape(len(histograms), MEDIAN_BINS + 2),
         n_events=int(training.event.sum()),
         n_test=len(site.evaluation),
