@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tasks.survival.estimate import logistic, normal_quantile
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -108,6 +109,17 @@ class ConcordanceSums:
             bb=self.bb + other.bb,
         )
 
+    def to_floats(self) -> FloatArray:
+        """The five sums as a vector, in the order of the attributes."""
+        return np.array([self.a, self.b, self.aa, self.ab, self.bb])
+
+    @classmethod
+    def from_floats(cls, values: FloatArray) -> ConcordanceSums:
+        """The inverse of `to_floats`; raises ValueError as the class does."""
+        if values.shape != (5,):
+            raise ValueError(f"concordance sums are 5 numbers, got shape {values.shape}")
+        return cls(*values.tolist())
+
 
 @dataclass(frozen=True)
 class Concordance:
@@ -149,23 +161,39 @@ def concordance(sums: ConcordanceSums, confidence_level: float) -> Concordance:
     ValueError
         If the confidence level is out of range.
     """
-    if not 0 < confidence_level < 1:
-        raise ValueError(f"confidence level must be between 0 and 1, got {confidence_level}")
+    normal_quantile(confidence_level)  # refused before it matters
     if sums.b == 0:
         return Concordance(None, None, None, 0.0, NO_COMPARABLE_PAIRS)
-    value = sums.a / sums.b
-    if sums.a in (0.0, sums.b):
-        return Concordance(value, None, None, sums.b, AT_BOUNDARY)
-    variance = concordance_variance(sums)
+    return logit_interval(sums.a / sums.b, concordance_variance(sums), sums.b, confidence_level)
+
+
+def logit_interval(
+    value: float, variance: float, pairs: float, confidence_level: float
+) -> Concordance:
+    """A share of concordant pairs with its interval on the logit scale.
+
+    Parameters
+    ----------
+    value, variance : float
+        The share, in 0..1, and its variance; none is known if the variance is 0.
+    pairs : float
+        Comparable pairs behind it.
+    confidence_level : float
+        In (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If the confidence level is out of range.
+    """
+    quantile = normal_quantile(confidence_level)
+    if value in (0.0, 1.0):
+        return Concordance(value, None, None, pairs, AT_BOUNDARY)
     if variance == 0:
-        return Concordance(value, None, None, sums.b, NO_VARIANCE)
-    half_width = (
-        NormalDist().inv_cdf(0.5 + confidence_level / 2)
-        * math.sqrt(variance)
-        / (value * (1 - value))
-    )
+        return Concordance(value, None, None, pairs, NO_VARIANCE)
+    half_width = quantile * math.sqrt(variance) / (value * (1 - value))
     logit = math.log(value / (1 - value))
-    return Concordance(value, _logistic(logit - half_width), _logistic(logit + half_width), sums.b)
+    return Concordance(value, logistic(logit - half_width), logistic(logit + half_width), pairs)
 
 
 def concordance_variance(sums: ConcordanceSums) -> float:
@@ -337,10 +365,3 @@ def _count_below(values: IntArray, lengths: IntArray, limits: IntArray) -> IntAr
         stop = np.where(limit_has_one, zeros + stop - zeros_stop, zeros_stop)
         values = np.concatenate((values[is_zero], values[~is_zero]))
     return below
-
-
-def _logistic(value: float) -> float:
-    """Inverse of the logit, without overflow for either sign."""
-    if value >= 0:
-        return 1 / (1 + math.exp(-value))
-    return math.exp(value) / (1 + math.exp(value))

@@ -1,0 +1,363 @@
+"""All metrics of one evaluation: what a site sums, and what is made of the sums of all sites.
+
+The five sums of Harrell's concordance, which need neither times nor a baseline hazard, leave with
+every round (`tasks.survival.concordance`). What is here is summed once, for the final model, by
+the setting of `tasks.survival.evaluation_plan`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.survival.antolini import antolini_sums
+from tasks.survival.brier import BrierScores, BrierSums, brier_scores
+from tasks.survival.calibration import Calibration, CalibrationSums, calibration
+from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
+from tasks.survival.estimate import Estimate
+from tasks.survival.evaluation_plan import EvaluationPlan
+from tasks.survival.risk_sets import FloatArray
+from tasks.survival.time_dependent_auc import AucSums, auc_at_times, mean_auc
+from tasks.survival.unos_concordance import unos_concordance_sums
+
+WORSE_THAN_KAPLAN_MEIER = "worse_than_kaplan_meier"
+
+_ROUNDED = 1 + 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRows:
+    """Evaluation rows of a site with their predictions.
+
+    Attributes
+    ----------
+    time, event : ndarray, shape (n,)
+        Follow-up times, positive; whether the event was seen.
+    survival : ndarray, shape (n, bins + 1)
+        Predicted survival at the times of the plan's grid.
+    risk : ndarray, shape (n,), or None
+        Linear predictor of a model with proportional hazards. None for other models: Uno's
+        concordance then ranks rows by the predicted mean survival time up to the upper limit
+        (the shorter, the higher the risk), AUC(t) by the predicted survival at t.
+    """
+
+    time: FloatArray
+    event: npt.NDArray[np.bool_]
+    survival: FloatArray
+    risk: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalMetricsSums:
+    """What a site contributes to the metrics of a plan; all zeros if it has too few rows.
+
+    Attributes
+    ----------
+    uno : ConcordanceSums
+        Weighted pairs of Uno's concordance.
+    antolini : ConcordanceSums
+        Pairs of Antolini's concordance; zeros unless the plan is time-dependent.
+    auc : AucSums
+        Weighted pairs of cases and controls at the plan's times.
+    brier : BrierSums
+        Scores at these times and integrated; its `rows` are the evaluation rows.
+    calibration : CalibrationSums
+        Predictions and counts by bin of predicted probability.
+    """
+
+    uno: ConcordanceSums
+    antolini: ConcordanceSums
+    auc: AucSums
+    brier: BrierSums
+    calibration: CalibrationSums
+
+    @property
+    def rows(self) -> float:
+        """Evaluation rows behind the sums."""
+        return self.brier.rows
+
+    @classmethod
+    def zeros(cls, plan: EvaluationPlan) -> SurvivalMetricsSums:
+        """Sums over no rows."""
+        return cls(
+            ConcordanceSums(),
+            ConcordanceSums(),
+            AucSums.zeros(plan.at.size),
+            BrierSums.zeros(plan.at.size),
+            CalibrationSums.zeros(plan.cuts.size + 1, plan.calibration_at),
+        )
+
+    @classmethod
+    def of(
+        cls, rows: EvaluationRows, plan: EvaluationPlan, *, privacy_level: int
+    ) -> SurvivalMetricsSums:
+        """Sums over the rows of one site.
+
+        Parameters
+        ----------
+        rows : EvaluationRows
+            All evaluation rows of the site.
+        plan : EvaluationPlan
+            Shared by all sites.
+        privacy_level : int
+            Fewest rows: with less the sums are zeros. It holds for each calibration bin, too.
+
+        Raises
+        ------
+        ValueError
+            If lengths differ or a number is out of range.
+        """
+        if rows.time.size < max(privacy_level, 1):
+            return cls.zeros(plan)
+        until = plan.grid[: plan.upper + 1]
+        survival = rows.survival[:, : plan.upper + 1]
+        if rows.risk is None:
+            mean_survival_time = ((survival[:, 1:] + survival[:, :-1]) / 2) @ np.diff(until)
+            risk, risk_at_times = -mean_survival_time, 1 - survival[:, plan.at]
+        else:
+            risk, risk_at_times = rows.risk, rows.risk
+        time, event, censoring = rows.time, rows.event, plan.censoring
+        return cls(
+            uno=unos_concordance_sums(risk, time, event, censoring=censoring, tau=plan.tau),
+            antolini=antolini_sums(time, event, rows.survival, grid=plan.grid)
+            if plan.time_dependent
+            else ConcordanceSums(),
+            auc=AucSums.of(risk_at_times, time, event, times=plan.times, censoring=censoring),
+            brier=BrierSums.of(
+                time,
+                event,
+                survival,
+                grid=until,
+                at=plan.at,
+                reference=plan.reference[: plan.upper + 1],
+                censoring=censoring,
+            ),
+            calibration=CalibrationSums.of(
+                time,
+                event,
+                1 - survival[:, plan.calibration_at],
+                cuts=plan.cuts,
+                grid=until[: plan.calibration_at + 1],
+                privacy_level=privacy_level,
+            ),
+        )
+
+    def __add__(self, other: SurvivalMetricsSums) -> SurvivalMetricsSums:
+        return SurvivalMetricsSums(
+            self.uno + other.uno,
+            self.antolini + other.antolini,
+            self.auc + other.auc,
+            self.brier + other.brier,
+            self.calibration + other.calibration,
+        )
+
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """One vector of doubles for each metric."""
+        return {
+            "uno": self.uno.to_floats(),
+            "antolini": self.antolini.to_floats(),
+            "auc": self.auc.to_floats(),
+            "brier": self.brier.to_floats(),
+            "calibration": self.calibration.to_floats(),
+        }
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, FloatArray], plan: EvaluationPlan
+    ) -> SurvivalMetricsSums:
+        """The inverse of `to_arrays`, for sums that came from elsewhere.
+
+        Raises
+        ------
+        KeyError
+            If a metric is missing.
+        ValueError
+            If a vector has another length than the plan's, or holds what cannot be sums over
+            rows with the plan's weights. The text names the metric and no number of the reply.
+        """
+        times = plan.at.size
+        sums = cls(
+            ConcordanceSums.from_floats(arrays["uno"]),
+            ConcordanceSums.from_floats(arrays["antolini"]),
+            AucSums.from_floats(arrays["auc"], times=times),
+            BrierSums.from_floats(arrays["brier"], times=times),
+            CalibrationSums.from_floats(
+                arrays["calibration"], bins=plan.cuts.size + 1, cells=plan.calibration_at
+            ),
+        )
+        sums._refuse_impossible(plan)
+        return sums
+
+    def _refuse_impossible(self, plan: EvaluationPlan) -> None:
+        rows, weight = self.rows, plan.largest_weight
+        faults = []
+        if rows != np.floor(rows):
+            faults.append("brier: rows must be a whole number")
+        most_pairs = rows * max(rows - 1, 0) / 2
+        pair_weights = {"uno": weight**2, "antolini": 2.0 if plan.time_dependent else 0.0}
+        for name, most_weight in pair_weights.items():
+            own: ConcordanceSums = getattr(self, name)
+            if own.b > most_weight * most_pairs * _ROUNDED:
+                faults.append(f"{name}: more pairs than the rows have")
+            elif _impossible(own):
+                faults.append(f"{name}: squares beyond those of any rows")
+        if (self.auc.b > weight * rows**2 / 4 * _ROUNDED).any():
+            faults.append("auc: more pairs than the rows have")
+        if any(_impossible(self.auc.at(k)) for k in range(plan.at.size)):
+            faults.append("auc: squares beyond those of any rows")
+        brier = self.brier
+        if max(brier.score.max(), brier.reference.max()) > weight * rows * _ROUNDED or (
+            max(brier.square.max(), brier.reference_square.max()) > weight**2 * rows * _ROUNDED
+        ):
+            faults.append("brier: scores beyond the largest weight")
+        if self.calibration.rows.sum() > rows * _ROUNDED:
+            faults.append("calibration: more rows than evaluation rows")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+@dataclass(frozen=True)
+class SurvivalMetrics:
+    """Pooled metrics with intervals.
+
+    Attributes
+    ----------
+    tau : float
+        Upper limit of time.
+    times : tuple of float
+        Times of `auc` and of ``brier.at_times``.
+    uno : Concordance
+        Uno's concordance within sites, up to the upper limit.
+    antolini : Concordance or None
+        Antolini's concordance within sites; None if it was not asked for.
+    auc : tuple of Concordance
+        AUC within sites at every time.
+    mean_auc : Concordance
+        Its mean, weighted by events.
+    brier : BrierScores
+        Brier scores at the times, integrated, and beside the Kaplan-Meier reference.
+    calibration : Calibration
+        By bin of predicted probability, at `calibration_time`.
+    calibration_time : float
+        Horizon of the calibration.
+    """
+
+    tau: float
+    times: tuple[float, ...]
+    uno: Concordance
+    antolini: Concordance | None
+    auc: tuple[Concordance, ...]
+    mean_auc: Concordance
+    brier: BrierScores
+    calibration: Calibration
+    calibration_time: float
+
+    def summary(self) -> dict[str, float | str]:
+        """Flat summary; what does not exist is absent, and ``<key>-reason`` says why."""
+        values: dict[str, Estimate | Concordance] = {
+            "uno-c-index": self.uno,
+            "auc-mean": self.mean_auc,
+            "ibs": self.brier.integrated,
+            "ibs-kaplan-meier": self.brier.reference,
+            "ibs-difference": self.brier.difference,
+            "calibration-observed": self.calibration.overall.observed,
+        }
+        if self.antolini is not None:
+            values["antolini-c-index"] = self.antolini
+        for number, (auc, score) in enumerate(
+            zip(self.auc, self.brier.at_times, strict=True), start=1
+        ):
+            values[f"auc-{number}"] = auc
+            values[f"brier-{number}"] = score
+        summary: dict[str, float | str] = {
+            "metrics-upper-limit": self.tau,
+            "calibration-time": self.calibration_time,
+        }
+        summary |= {f"metrics-time-{k}": time for k, time in enumerate(self.times, start=1)}
+        for key, estimate in values.items():
+            summary |= _entries(key, estimate)
+        if self.calibration.overall.predicted is not None:
+            summary["calibration-predicted"] = self.calibration.overall.predicted
+        if self.calibration.error is not None:
+            summary["calibration-error"] = self.calibration.error
+        return summary
+
+    def collapse_signs(self, c_index: Concordance) -> tuple[str, ...]:
+        """A sign that the model predicts no better than no features, beside those of `collapse`.
+
+        Parameters
+        ----------
+        c_index : Concordance
+            Of the same model.
+
+        Returns
+        -------
+        tuple of str
+            One line that starts with ``worse_than_kaplan_meier`` if the interval of C contains
+            .5 and the integrated Brier score exceeds that of the Kaplan-Meier estimate.
+        """
+        lower, upper, ibs = c_index.lower, c_index.upper, self.brier.integrated.value
+        if lower is None or upper is None or not lower <= 0.5 <= upper:
+            return ()
+        if ibs is None or not self.brier.worse_than_reference:
+            return ()
+        return (
+            f"{WORSE_THAN_KAPLAN_MEIER}: the integrated Brier score {ibs:.4f} exceeds "
+            f"{self.brier.reference.value:.4f} of one Kaplan-Meier curve for all, and the "
+            f"interval of C ({lower:.3f} to {upper:.3f}) contains .5",
+        )
+
+
+def survival_metrics(
+    sums: SurvivalMetricsSums, plan: EvaluationPlan, confidence_level: float
+) -> SurvivalMetrics:
+    """Pooled metrics from the sums of all sites.
+
+    Parameters
+    ----------
+    sums : SurvivalMetricsSums
+        Sum of the sites' sums; zeros, if no site has enough rows.
+    plan : EvaluationPlan
+        The plan that the sites had.
+    confidence_level : float
+        In (0, 1).
+
+    Raises
+    ------
+    ValueError
+        If the confidence level is out of range.
+    """
+    return SurvivalMetrics(
+        tau=plan.tau,
+        times=tuple(plan.times.tolist()),
+        uno=concordance(sums.uno, confidence_level),
+        antolini=concordance(sums.antolini, confidence_level) if plan.time_dependent else None,
+        auc=auc_at_times(sums.auc, confidence_level),
+        mean_auc=mean_auc(sums.auc, plan.reference[plan.at], confidence_level),
+        brier=brier_scores(sums.brier, confidence_level),
+        calibration=calibration(sums.calibration, confidence_level),
+        calibration_time=float(plan.grid[plan.calibration_at]),
+    )
+
+
+def _impossible(sums: ConcordanceSums) -> bool:
+    """Whether squares are not those of pair counts with these sums, ``0 <= a_i <= b_i``."""
+    return (
+        sums.bb > (2 * sums.b) ** 2 * _ROUNDED
+        or sums.aa > min(sums.bb, (2 * sums.a) ** 2) * _ROUNDED
+        or sums.ab > math.sqrt(sums.aa) * math.sqrt(sums.bb) * _ROUNDED
+    )
+
+
+def _entries(key: str, estimate: Estimate | Concordance) -> dict[str, float | str]:
+    entries: dict[str, float | str | None] = {
+        key: estimate.value,
+        f"{key}-lower": estimate.lower,
+        f"{key}-upper": estimate.upper,
+        f"{key}-reason": estimate.reason or None,
+    }
+    return {name: entry for name, entry in entries.items() if entry is not None}

@@ -1,0 +1,221 @@
+"""Uno's concordance within sites: Harrell's pairs, weighted for censoring.
+
+A comparable pair counts ``1 / G(t-) ** 2``, t the time of its earlier event and G the shared
+estimate of `tasks.survival.censoring`; events from the truncation time tau on begin no pair. So
+the value does not depend on how long the sites follow up (Uno et al., Stat Med 30 (2011),
+1105-1117). Only rows of one site are compared. The sums are `ConcordanceSums` of weighted pairs,
+and `tasks.survival.concordance.concordance` makes value and interval of them: G is taken as
+known, which leaves out of the variance what estimating it adds or saves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.survival.censoring import CensoringEstimate
+from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.risk_sets import FloatArray, IntArray
+
+
+def unos_concordance_sums(
+    risk: npt.ArrayLike,
+    time: npt.ArrayLike,
+    event: npt.ArrayLike,
+    *,
+    censoring: CensoringEstimate,
+    tau: float,
+    row_weight: npt.ArrayLike | None = None,
+) -> ConcordanceSums:
+    """Weighted pair sums of the rows of one site, in O(n log n).
+
+    Parameters
+    ----------
+    risk : array_like, shape (n,)
+        Predicted risk; only its order matters, equal risks count 1/2.
+    time : array_like, shape (n,)
+        Follow-up times, positive.
+    event : array_like of bool, shape (n,)
+        Whether the event was seen.
+    censoring : CensoringEstimate
+        Must be positive before `tau`.
+    tau : float
+        Truncation time; a pair begins with an event before it.
+    row_weight : array_like, shape (n,), optional
+        Rows that each row stands for, not negative; 1 if left out.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, a number is out of range, or G is 0 at an event before `tau`.
+    """
+    risks, times, events = checked_rows(risk, time, event)
+    weights = checked_row_weights(row_weight, times.size)
+    first = np.zeros(times.size)
+    begins = events & (times < tau)
+    first[begins] = inverse_weights(censoring, times[begins]) ** 2
+    concordant, comparable = weighted_pair_counts(
+        risks, times, events, pair_weight=first, row_weight=weights
+    )
+    return sums_of_pairs(concordant, comparable, weights)
+
+
+def inverse_weights(censoring: CensoringEstimate, event_times: FloatArray) -> FloatArray:
+    """``1 / G(t-)`` of event times.
+
+    Raises
+    ------
+    ValueError
+        If G(t-) is 0 for any.
+    """
+    probability = censoring.before(event_times)
+    if (probability <= 0).any():
+        raise ValueError(
+            f"{(probability <= 0).sum()} of {event_times.size} events have no weight: the "
+            "probability of not being censored before them is 0; end at an earlier time"
+        )
+    return 1 / probability
+
+
+def sums_of_pairs(
+    concordant: FloatArray, comparable: FloatArray, row_weight: FloatArray
+) -> ConcordanceSums:
+    """`ConcordanceSums` of per-row pair counts, each row counted `row_weight` times."""
+    weighted_concordant, weighted_comparable = row_weight * concordant, row_weight * comparable
+    return ConcordanceSums(
+        a=float(weighted_concordant.sum() / 2),
+        b=float(weighted_comparable.sum() / 2),
+        aa=float(weighted_concordant @ concordant),
+        ab=float(weighted_concordant @ comparable),
+        bb=float(weighted_comparable @ comparable),
+    )
+
+
+def weighted_pair_counts(
+    risk: FloatArray,
+    time: FloatArray,
+    event: npt.NDArray[np.bool_],
+    *,
+    pair_weight: FloatArray,
+    row_weight: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Weighted concordant and comparable pairs of every row, ``(a_i, b_i)``, each of shape (n,).
+
+    Pairs are comparable as for Harrell's concordance. One counts ``pair_weight`` of its earlier
+    row, times ``row_weight`` of the other row: the counts are those of one of the copies that a
+    row stands for.
+
+    Parameters
+    ----------
+    risk, time, event : ndarray, shape (n,)
+        Checked already.
+    pair_weight, row_weight : ndarray, shape (n,)
+        Not negative; the first matters for events only.
+    """
+    rank = np.unique(risk, return_inverse=True)[1].astype(np.int64)
+    # An event precedes a censoring at the same time: then "comparable" is "event, and a later key".
+    key = 2 * np.unique(time, return_inverse=True)[1].astype(np.int64) + ~event
+    by_key = np.argsort(key, kind="stable")
+    sorted_key, sorted_rank = key[by_key], rank[by_key]
+    begins = by_key[event[by_key] & (pair_weight[by_key] > 0)]
+
+    # The row as the later one of the pair: events that precede it and have the higher risk.
+    earlier = np.searchsorted(key[begins], key, side="left")
+    begin_weight = row_weight[begins] * pair_weight[begins]
+    comparable = _prefix_sums(begin_weight)[earlier]
+    # Ranks from the other end, so that higher risks are below.
+    top = int(rank.max(initial=0))
+    concordant = _mid_sums(
+        top - rank[begins], begin_weight, np.zeros_like(earlier), earlier, top - rank
+    )
+
+    # The row as the earlier one, which must be an event: later rows with the lower risk.
+    passed = np.searchsorted(sorted_key, key[begins], side="right")
+    sorted_weight = row_weight[by_key]
+    later = _prefix_sums(sorted_weight)
+    comparable[begins] += pair_weight[begins] * (later[-1] - later[passed])
+    concordant[begins] += pair_weight[begins] * _mid_sums(
+        sorted_rank, sorted_weight, passed, np.full_like(passed, risk.size), rank[begins]
+    )
+    return np.clip(concordant, 0.0, comparable), comparable
+
+
+def checked_rows(
+    risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+    """Vectors of one length, or a ValueError with all that is wrong."""
+    risks = np.asarray(risk, dtype=np.float64)
+    times, events = np.asarray(time, dtype=np.float64), np.asarray(event)
+    if risks.ndim != 1 or risks.shape != times.shape or risks.shape != events.shape:
+        raise ValueError(
+            "risk, time and event must be vectors of one length, "
+            f"got shapes {risks.shape}, {times.shape} and {events.shape}"
+        )
+    faults = []
+    if np.isnan(risks).any():
+        faults.append(f"{np.isnan(risks).sum()} of {risks.size} risks are NaN")
+    bad = ~(np.isfinite(times) & (times > 0))
+    if bad.any():
+        faults.append(f"{bad.sum()} of {times.size} times are not positive and finite")
+    if events.dtype != np.bool_ and not np.isin(events, (0, 1)).all():
+        faults.append("events must be true or false (1 or 0)")
+    if faults:
+        raise ValueError("; ".join(faults))
+    return risks, times, events.astype(np.bool_)
+
+
+def checked_row_weights(row_weight: npt.ArrayLike | None, rows: int) -> FloatArray:
+    """Weights of rows, ones if there are none, or a ValueError."""
+    if row_weight is None:
+        return np.ones(rows)
+    weights = np.asarray(row_weight, dtype=np.float64)
+    if weights.shape != (rows,):
+        raise ValueError(f"row weights have shape {weights.shape}; allowed: ({rows},)")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("row weights must be finite and not negative")
+    return weights
+
+
+def _prefix_sums(values: FloatArray) -> FloatArray:
+    return np.concatenate(([0.0], np.cumsum(values)))
+
+
+def _mid_sums(
+    values: IntArray, weights: FloatArray, start: IntArray, stop: IntArray, limits: IntArray
+) -> FloatArray:
+    """Weights of values below ``limits[i]``, and half of equal ones, in ``start[i]:stop[i]``."""
+    below = _sums_below(
+        values,
+        weights,
+        np.tile(start, 2),
+        np.tile(stop, 2),
+        np.concatenate((limits, limits + 1)),
+    )
+    return np.asarray(below.reshape(2, -1).sum(axis=0) / 2, dtype=np.float64)
+
+
+def _sums_below(
+    values: IntArray, weights: FloatArray, start: IntArray, stop: IntArray, limits: IntArray
+) -> FloatArray:
+    """Sum, for every query i, the weights of values below ``limits[i]`` in ``start[i]:stop[i]``.
+
+    A wavelet matrix as in `tasks.survival.concordance`, with prefix sums of weights beside those
+    of counts at every bit: O((n + queries) log n).
+    """
+    below = np.zeros(limits.shape)
+    if values.size == 0 or limits.size == 0:
+        return below
+    bits = int(max(values.max(), limits.max())).bit_length()
+    for bit in range(bits - 1, -1, -1):
+        is_zero = (values >> bit) & 1 == 0
+        zeros_before = np.concatenate(([0], np.cumsum(is_zero)))
+        weight_before = _prefix_sums(np.where(is_zero, weights, 0.0))
+        zeros_start, zeros_stop = zeros_before[start], zeros_before[stop]
+        limit_has_one = (limits >> bit) & 1 == 1
+        below += np.where(limit_has_one, weight_before[stop] - weight_before[start], 0.0)
+        zeros = zeros_before[-1]
+        start = np.where(limit_has_one, zeros + start - zeros_start, zeros_start)
+        stop = np.where(limit_has_one, zeros + stop - zeros_stop, zeros_stop)
+        values = np.concatenate((values[is_zero], values[~is_zero]))
+        weights = np.concatenate((weights[is_zero], weights[~is_zero]))
+    return below
