@@ -58,16 +58,16 @@ def test_counts_with_the_privacy_level_stay_near_the_truth():
     rng = np.random.default_rng(2)
     limit, time = rng.exponential(2.0, 4000), rng.exponential(1.5, 4000)
     event, time = time <= limit, np.minimum(time, limit)
-    grid = np.linspace(0, 3, 65)
+    grid = np.linspace(0, 8, 65)
     parts = np.array_split(np.arange(4000), 10)
     counts = [RiskSetSums.of(time[p], event[p], np.zeros(p.size), grid=grid) for p in parts]
-    pooled = sum(
-        (coarsen(c, privacy_level=5) for c in counts[1:]), coarsen(counts[0], privacy_level=5)
-    )
+    told = [coarsen(own, privacy_level=5) for own in counts]
+    pooled, exact = sum(told[1:], told[0]), sum(counts[1:], counts[0])
+    followed = exact.at_risk_count >= 200
     truth = np.exp(-grid / 2.0)
-    assert np.abs(censoring_estimate(pooled, grid).survival - truth).max() < 0.04
-    exact = sum(counts[1:], counts[0])
-    assert np.abs(censoring_estimate(exact, grid).survival - truth).max() < 0.03
+    for sums in (pooled, exact):
+        gap = np.abs(censoring_estimate(sums, grid).survival - truth)
+        assert gap[followed].max() < 0.03
 
 
 def test_where_all_are_censored_it_falls_to_zero():

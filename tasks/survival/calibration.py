@@ -2,9 +2,11 @@
 
 Rows are put into bins by public cuts on their predicted probability of an event up to the
 horizon. A site sums the predictions of a bin and counts its rows at risk and events by cell of
-the time grid, merged up to the privacy level (`tasks.survival.risk_sets.coarsen`); it is silent
-on a bin with fewer rows. The server sets the mean prediction beside the Kaplan-Meier estimate
-of the pooled counts, with Greenwood's variance and an interval on the log(-log) scale.
+the time grid, merged until privacy-level rows of the bin leave in each; a bin with fewer rows
+than that is left out. The last cell ends at the horizon: the rows at risk there are those that
+stay beyond it, a sum over all rows of the bin, and so is the number of events where too few leave
+for more than one cell. The server sets the mean prediction beside the Kaplan-Meier estimate of
+the pooled counts, with Greenwood's variance and an interval on the log(-log) scale.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from tasks.survival.curves import kaplan_meier
 from tasks.survival.estimate import NO_ROWS, Estimate, normal_quantile
-from tasks.survival.risk_sets import FloatArray, RiskSetSums, coarsen
+from tasks.survival.risk_sets import FloatArray, IntArray, RiskSetSums, group_borders
 from tasks.survival.unos_concordance import checked_rows
 
 NO_EVENTS = "no-events"
@@ -146,10 +148,11 @@ class CalibrationSums:
             if own.sum() < max(privacy_level, 1):
                 continue
             exact = RiskSetSums.of(times[own], events[own], np.zeros(own.sum()), grid=points)
-            told = coarsen(exact, privacy_level=privacy_level)
+            borders_of_cells = _cell_borders(exact, least=privacy_level)
             sums.predicted[index] = predicted[own].sum()
-            sums.at_risk_count[index] = told.at_risk_count
-            sums.events[index] = told.events
+            sums.at_risk_count[index] = _straight(exact.at_risk_count, borders_of_cells)
+            before = np.concatenate(([0.0], np.cumsum(exact.events)))
+            sums.events[index] = np.diff(_straight(before, borders_of_cells))
         return sums
 
     def __add__(self, other: CalibrationSums) -> CalibrationSums:
@@ -254,6 +257,22 @@ def calibration(sums: CalibrationSums, confidence_level: float) -> Calibration:
     counted = sum(rows for rows, _ in gaps)
     error = sum(rows * gap for rows, gap in gaps) / counted if counted else None
     return Calibration(bins, overall, error)
+
+
+def _cell_borders(counts: RiskSetSums, *, least: int) -> IntArray:
+    """Borders of cells up to the horizon in which enough rows leave, one cell if too few do."""
+    leaving = counts.leaving_count
+    if least <= 1:
+        return np.arange(leaving.size + 1)
+    if leaving.sum() < least:
+        return np.array([0, leaving.size])
+    return group_borders(leaving, least=least)
+
+
+def _straight(values: FloatArray, borders: IntArray) -> FloatArray:
+    """Values at the borders, straight lines between."""
+    line = np.interp(np.arange(values.size), borders, values[borders])
+    return np.asarray(line, dtype=np.float64)
 
 
 def _bin(

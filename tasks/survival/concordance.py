@@ -69,9 +69,9 @@ class ConcordanceSums:
     def __post_init__(self) -> None:
         sums = (self.a, self.b, self.aa, self.ab, self.bb)
         if not all(math.isfinite(value) and value >= 0 for value in sums):
-            raise ValueError(f"concordance sums must be finite and not negative, got {sums}")
+            raise ValueError("concordance sums must be finite and not negative")
         if self.a > self.b:
-            raise ValueError(f"{self.a} concordant pairs of only {self.b} comparable ones")
+            raise ValueError("concordance sums: more concordant than comparable pairs")
 
     @classmethod
     def of(cls, risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike) -> ConcordanceSums:
