@@ -211,7 +211,7 @@ def test_a_right_model_beats_kaplan_meier_and_a_wrong_one_is_named():
 # Hostile replies ----------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.sampled_from(["uno", "antolini", "auc", "brier", "calibration"]),
     st.integers(0, 10_000),

@@ -171,6 +171,8 @@ class SurvivalMetricsSums:
     ) -> SurvivalMetricsSums:
         """The inverse of `to_arrays`, for sums that came from elsewhere.
 
+        Whether `rows` is the number that the site has stated before is the caller's to check.
+
         Raises
         ------
         KeyError
@@ -346,10 +348,11 @@ def survival_metrics(
 
 def _impossible(sums: ConcordanceSums) -> bool:
     """Whether squares are not those of pair counts with these sums, ``0 <= a_i <= b_i``."""
+    root_aa, root_bb = math.sqrt(sums.aa), math.sqrt(sums.bb)
     return (
-        sums.bb > (2 * sums.b) ** 2 * _ROUNDED
-        or sums.aa > min(sums.bb, (2 * sums.a) ** 2) * _ROUNDED
-        or sums.ab > math.sqrt(sums.aa) * math.sqrt(sums.bb) * _ROUNDED
+        root_bb > 2 * sums.b * _ROUNDED
+        or root_aa > min(root_bb, 2 * sums.a) * _ROUNDED
+        or sums.ab > root_aa * root_bb * _ROUNDED
     )
 
 
