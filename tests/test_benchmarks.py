@@ -266,3 +266,36 @@ def test_merging_by_the_privacy_level_costs_and_the_grid_alone_does_not() -> Non
     assert exact.tail < 0.02
     assert merged.body > 2 * exact.body
     assert merged.tail > 2 * exact.tail
+
+
+# Survival metrics -----------------------------------------------------------------------------
+
+
+def test_metrics_are_timed_and_a_slow_c_index_fails(tmp_path, monkeypatch, capsys) -> None:
+    speed = _benchmark("survival_metrics_speed")
+    arguments = ["--rows", "400", "--repeats", "1", "--json", str(tmp_path / "speed.json")]
+    assert speed.main(arguments) == 0
+    numbers = json.loads((tmp_path / "speed.json").read_text())
+    assert [one["rows"] for one in numbers["timings"]] == [400] * 7
+    assert "lifelines takes" in capsys.readouterr().out
+    monkeypatch.setattr(speed, "LONGEST_CONCORDANCE", 0.0)
+    assert speed.main(arguments) == 1
+
+
+def test_coverage_counts_the_intervals_that_contain_the_truth(monkeypatch, tmp_path) -> None:
+    coverage = _benchmark("survival_ci_coverage")
+    estimates = [
+        coverage.Estimate(0.5, 0.4, 0.6),
+        coverage.Estimate(0.7, 0.6, 0.8),
+        coverage.Estimate(0.6, 0.5, 0.7),
+        coverage.Estimate(1.0, reason="at-boundary"),
+    ]
+    found = coverage._coverage("x", 0.55, estimates)
+    assert (found.coverage, found.intervals) == (pytest.approx(2 / 3), 3)
+    monkeypatch.setattr(coverage, "LARGE", 400)
+    path = tmp_path / "coverage.json"
+    code = coverage.main(["--replications", "8", "--json", str(path)])
+    c_index = json.loads(path.read_text())[0]
+    assert c_index["metric"] == "c-index"
+    assert 0.6 < c_index["mean"] < 0.72
+    assert code == int(not 0.92 <= c_index["coverage"] <= 0.97)
