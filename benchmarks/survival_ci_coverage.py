@@ -178,7 +178,13 @@ def _plan(training: Sequence[EvaluationRows], *, privacy_level: int) -> Evaluati
         )
         for own in training
     ]
-    plan = evaluation_plan(reduce(add, counts), GRID, time_dependent=True)
+    plan = evaluation_plan(
+        reduce(add, counts),
+        GRID,
+        sites=len(counts),
+        privacy_level=privacy_level,
+        time_dependent=True,
+    )
     assert plan is not None
     return plan
 

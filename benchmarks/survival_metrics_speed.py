@@ -134,7 +134,7 @@ def plan(site: EvaluationRows) -> EvaluationPlan:
     horizon = horizon_bound(site.time, privacy_level=5)
     grid = time_grid(horizon, TIME_BINS)
     counts = RiskSetSums.of(site.time, site.event, np.zeros(site.time.size), grid=grid)
-    made = evaluation_plan(counts, grid, time_dependent=True)
+    made = evaluation_plan(counts, grid, sites=1, privacy_level=1, time_dependent=True)
     if made is None:
         raise SystemExit(f"{site.time.size} rows are too few for a plan; at least 200")
     return made

@@ -54,11 +54,12 @@ def test_cells_by_hand():
     np.testing.assert_allclose(steps.before([0.0, 0.5, 1.0, 1.5]), [1, 1, 1, 7 / 8])
 
 
-def test_counts_with_the_privacy_level_stay_near_the_truth():
+@pytest.mark.parametrize("horizon", [8, 3])
+def test_counts_with_the_privacy_level_stay_near_the_truth(horizon):
     rng = np.random.default_rng(2)
     limit, time = rng.exponential(2.0, 4000), rng.exponential(1.5, 4000)
     event, time = time <= limit, np.minimum(time, limit)
-    grid = np.linspace(0, 8, 65)
+    grid = np.linspace(0, horizon, 65)
     parts = np.array_split(np.arange(4000), 10)
     counts = [RiskSetSums.of(time[p], event[p], np.zeros(p.size), grid=grid) for p in parts]
     told = [coarsen(own, privacy_level=5) for own in counts]

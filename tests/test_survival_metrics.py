@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from sksurv.metrics import concordance_index_ipcw, cumulative_dynamic_auc, integ
 from tasks.survival.censoring import CensoringEstimate
 from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
 from tasks.survival.evaluation_plan import EvaluationPlan, evaluation_plan
-from tasks.survival.risk_sets import RiskSetSums, time_grid
+from tasks.survival.risk_sets import RiskSetSums, coarsen, time_grid
 from tasks.survival.survival_metrics import (
     EvaluationRows,
     SurvivalMetricsSums,
@@ -39,7 +41,7 @@ GRID = time_grid(8.0, 64)
 
 def plan_of(rows, **settings_):
     counts = RiskSetSums.of(rows.time, rows.event, np.zeros(rows.time.size), grid=GRID)
-    return evaluation_plan(counts, GRID, **settings_)
+    return evaluation_plan(counts, GRID, **({"sites": 1, "privacy_level": 1} | settings_))
 
 
 PLAN = plan_of(site_rows(np.random.default_rng(0), 2000))
@@ -79,10 +81,24 @@ def test_too_few_rows_give_no_plan(rows):
     assert plan_of(site_rows(np.random.default_rng(1), rows)) is None
 
 
+def test_what_sites_merge_at_the_end_of_their_follow_up_is_not_used():
+    rows = site_rows(np.random.default_rng(0), 2000)
+    sites = np.array_split(np.arange(2000), 40)
+    exact = [
+        RiskSetSums.of(rows.time[own], rows.event[own], np.zeros(own.size), grid=GRID)
+        for own in sites
+    ]
+    pooled_ = functools.reduce(operator.add, (coarsen(own, privacy_level=5) for own in exact))
+    plan = evaluation_plan(pooled_, GRID, sites=40, privacy_level=5)
+    assert pooled_.at_risk_count[plan.upper] >= 400 > pooled_.at_risk_count[plan.upper + 1]
+    truth = np.exp(-GRID / 1.5)
+    assert np.abs(plan.censoring.survival - truth)[: plan.upper + 1].max() < 0.03
+
+
 def test_rows_that_all_leave_in_the_first_cell_give_no_plan():
     time = np.full(50, 0.01)
     counts = RiskSetSums.of(time, np.ones(50, dtype=bool), np.zeros(50), grid=GRID)
-    assert evaluation_plan(counts, GRID) is None
+    assert evaluation_plan(counts, GRID, sites=1, privacy_level=1) is None
 
 
 def test_a_plan_travels_and_comes_back():
@@ -118,7 +134,9 @@ def test_a_site_refuses_a_plan_that_would_single_out_rows(name, change, words):
 @pytest.mark.parametrize("by_curve", [False, True])
 def test_one_site_equals_scikit_survival(by_curve):
     rows = grid_rows(4, 200)
-    plan = evaluation_plan(rows.counts, rows.grid, time_dependent=by_curve)
+    plan = evaluation_plan(
+        rows.counts, rows.grid, sites=1, privacy_level=1, time_dependent=by_curve
+    )
     own = EvaluationRows(rows.time, rows.event, rows.survival, None if by_curve else rows.risk)
     metrics = survival_metrics(pooled([own], plan), plan, 0.95)
     y, until = rows.structured, rows.grid[1 : plan.upper + 1]

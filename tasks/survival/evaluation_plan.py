@@ -5,8 +5,10 @@ site. This is the one place where the limits of time are set:
 
 - **upper limit** tau: the last point of the time grid at which the censoring estimate G is at
   least `LEAST_CENSORING_SURVIVAL` and at least `LEAST_AT_RISK` rows and `LEAST_SHARE_AT_RISK` of
-  all rows are at risk. Brier scores are integrated from 0 to tau over the points of the grid, and
-  pairs of Uno's concordance begin before tau.
+  all rows are at risk, and twice the privacy level for every site: a site tells of its last rows
+  in one cell, which has up to about that many, and within it the counts are a straight line.
+  Brier scores are integrated from 0 to tau over the points of the grid, and pairs of Uno's
+  concordance begin before tau.
 - **times** of AUC(t) and the Brier score: the points of the grid nearest to a quarter, half and
   three quarters of tau; **calibration** is at the middle one.
 
@@ -160,7 +162,13 @@ class EvaluationPlan:
 
 
 def evaluation_plan(
-    counts: RiskSetSums, grid: FloatArray, *, time_dependent: bool = False, actuarial: bool = True
+    counts: RiskSetSums,
+    grid: FloatArray,
+    *,
+    sites: int,
+    privacy_level: int,
+    time_dependent: bool = False,
+    actuarial: bool = True,
 ) -> EvaluationPlan | None:
     """Plan from pooled counts by time, or None if the follow-up is too short for any.
 
@@ -170,6 +178,10 @@ def evaluation_plan(
         Events and rows at risk of all sites; weights are not used.
     grid : ndarray, shape (bins + 1,)
         The time grid of the counts.
+    sites : int
+        Sites behind the counts.
+    privacy_level : int
+        Level up to which each merged its cells; with 1, counts are exact.
     time_dependent : bool
         Whether predicted curves may cross (every model but those with proportional hazards).
     actuarial : bool
@@ -181,7 +193,8 @@ def evaluation_plan(
         If the counts are not of this grid.
     """
     censoring = censoring_estimate(counts, grid, actuarial=actuarial)
-    least = max(LEAST_AT_RISK, LEAST_SHARE_AT_RISK * counts.at_risk_count[0])
+    merged = 2 * privacy_level * sites if privacy_level > 1 else 0
+    least = max(LEAST_AT_RISK, LEAST_SHARE_AT_RISK * counts.at_risk_count[0], merged)
     allowed = (censoring.survival >= LEAST_CENSORING_SURVIVAL) & (counts.at_risk_count >= least)
     upper = int(np.flatnonzero(allowed)[-1]) if allowed.any() else 0
     if upper == 0:

@@ -230,7 +230,9 @@ def group_borders(leaving: FloatArray, *, least: int) -> IntArray:
     """First slot of every group of consecutive slots with at least `least` rows, and the end.
 
     From the rows leaving in every slot, shape (slots,), at least `least` in all. The last group
-    takes what is left where that is too little for a group, empty slots included.
+    takes what is left where that is too little for a group, empty slots included; but if enough
+    rows leave in the last slot alone (they stay beyond a horizon that was set short), they are a
+    group of their own, since they are not to be spread over times before it.
     """
     borders = [0]
     total = leaving.sum()
@@ -240,6 +242,8 @@ def group_borders(leaving: FloatArray, *, least: int) -> IntArray:
         if gone - gone_before_group >= least and total - gone >= least:
             borders.append(slot + 1)
             gone_before_group = gone
+    if len(borders) > 1 and borders[-1] < leaving.size - 1 and leaving[-1] >= least:
+        borders[-1] = leaving.size - 1
     return np.array([*borders, leaving.size])
 
 
