@@ -66,6 +66,15 @@ class BaselineHazard:
         """False if no event was seen at all: the hazard is 0 and every survival 1."""
         return bool(self.cumulative[-1] > 0)
 
+    def refuse_outside(self, times: FloatArray) -> None:
+        """Raise ValueError if a time lies outside 0..horizon."""
+        outside = ~((times >= 0) & (times <= self.horizon))
+        if outside.any():
+            raise ValueError(
+                f"{outside.sum()} of {times.size} times lie outside 0..{self.horizon:g}, "
+                "the range of the baseline hazard"
+            )
+
     def survival(self, times: npt.ArrayLike, risk: npt.ArrayLike) -> FloatArray:
         """Probability of no event up to each time, for each row.
 
@@ -86,12 +95,7 @@ class BaselineHazard:
             If a time lies outside 0..horizon or a risk is not finite.
         """
         times = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        outside = ~((times >= 0) & (times <= self.horizon))
-        if outside.any():
-            raise ValueError(
-                f"{outside.sum()} of {times.size} times lie outside 0..{self.horizon:g}, "
-                "the range of the baseline hazard"
-            )
+        self.refuse_outside(times)
         cumulative = np.interp(times, self.grid, self.cumulative)
         return np.exp(-np.outer(hazard_ratio(risk, center=self.center), cumulative))
 

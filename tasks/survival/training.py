@@ -30,7 +30,8 @@ class TrainingResult:
     n_steps : int
         Steps taken, those without an event included.
     n_idle_steps : int
-        Steps whose batch had no event for a loss that needs one: they changed nothing.
+        Steps whose batch said nothing to the loss, as one without an event to Cox's: they changed
+        nothing.
     """
 
     loss_before: float | None
@@ -74,8 +75,8 @@ def train(
     batch_size : int
         Rows of a step; n or more uses all rows in every step.
     rng : numpy.random.Generator
-        Source of the shuffles and of dropout. The same inputs and the same state of it give
-        the same bits; torch's global generator is left as it was.
+        Source of the shuffles, of dropout and of what the loss draws. The same inputs and the
+        same state of it give the same bits; torch's global generator is left as it was.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def _batches(
 ) -> Iterator[Batch]:
     """Endless batches, the longest time first in each: sorted once, not once a step."""
     order = np.argsort(-time, kind="stable")
-    rows = Batch(torch.as_tensor(features[order], dtype=dtype), time[order], event[order])
+    rows = Batch(torch.as_tensor(features[order], dtype=dtype), time[order], event[order], rng)
     n_rows = len(order)
     if batch_size >= n_rows:
         while True:
@@ -171,7 +172,7 @@ def _batches(
         shuffled = rng.permutation(n_rows)
         for start, stop in pairwise(bounds):
             taken = np.sort(shuffled[start:stop])
-            yield Batch(rows.features[taken], rows.time[taken], rows.event[taken])
+            yield Batch(rows.features[taken], rows.time[taken], rows.event[taken], rng)
 
 
 @contextmanager
