@@ -29,7 +29,8 @@ def predict_file(run: Path, data: Path, *, times: Sequence[float] = ()) -> pd.Da
     Returns
     -------
     DataFrame
-        ``risk`` (linear predictor: higher means an earlier event) and ``survival(t)`` for each t.
+        ``risk`` (higher means an earlier event; see `SurvivalPredictor.risk`) and
+        ``survival(t)`` for each t.
 
     Raises
     ------

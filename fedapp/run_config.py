@@ -279,6 +279,8 @@ _FORMS = {
 
 def _allowed(info: FieldInfo) -> str:
     """Say what a key allows, in words that tables and fault lines share."""
+    if isinstance(info.json_schema_extra, dict) and "allowed" in info.json_schema_extra:
+        return str(info.json_schema_extra["allowed"])
     if typing.get_origin(info.annotation) is Literal:
         return " | ".join(json.dumps(choice) for choice in typing.get_args(info.annotation))
     bounds = []

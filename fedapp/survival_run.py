@@ -97,7 +97,12 @@ def _predictor(
         feature_names=pooled.feature_names,
         encoding={name: nums for name, nums in encoding.items() if name in named},
         standardizer=pooled.standardizer,
-        architecture=Architecture(survival.model, survival.hidden_units, survival.dropout),
+        architecture=Architecture(
+            survival.model,
+            survival.hidden_units,
+            survival.dropout,
+            tuple(strategy.label_cuts.tolist()),
+        ),
         arrays=dict(arrays),
         baseline=strategy.baseline,
         metadata={"config": config.flat(), "code": code_fingerprint()},
@@ -108,9 +113,9 @@ def _curves(strategy: SurvivalFedAvg) -> dict[str, Any]:
     """What the figure of predicted and observed survival is drawn from."""
     assert strategy.baseline is not None, "the strategy has run"
     baseline, pooled = strategy.baseline, strategy.curves
-    document: dict[str, Any] = {
-        "baseline": {"times": baseline.grid, "cumulative-hazard": baseline.cumulative}
-    }
+    document: dict[str, Any] = {}
+    if strategy.kind != "discrete":
+        document["baseline"] = {"times": baseline.grid, "cumulative-hazard": baseline.cumulative}
     if pooled is None:
         return document
     groups = [
@@ -138,6 +143,7 @@ def _summary(
         **strategy.final,
         "rounds": survival.rounds,
         "model": survival.model,
+        "model-kind": strategy.kind,
         "n-sites": len(sites),
         "sites": sites,
         "excluded": sorted({f.site for f in exchange.faults if f.code in _LEFT_OUT}),

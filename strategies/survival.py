@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from logging import INFO
 from typing import Any
 
@@ -18,6 +19,13 @@ from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
 from strategies.survival_columns import common_columns
+from strategies.survival_evaluation import (
+    c_index_entries,
+    metrics_entries,
+    pooled_concordance,
+    pooled_metrics,
+    signs_of_collapse,
+)
 from strategies.survival_statistics import (
     PooledStatistics,
     pool_statistics,
@@ -27,10 +35,12 @@ from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply, number
 from tasks.survival.baseline import BaselineHazard, breslow
-from tasks.survival.concordance import ConcordanceSums, collapse, concordance
+from tasks.survival.concordance import Concordance
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.curves import GroupCurves, PooledCurves, pool_curves, risk_cuts
+from tasks.survival.curves import PooledCurves, pool_curves, risk_cuts
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
+from tasks.survival.evaluation_plan import evaluation_plan
+from tasks.survival.label_cuts import label_cuts, survival_at
 from tasks.survival.messages import (
     EVALUATE,
     TRAIN,
@@ -41,10 +51,11 @@ from tasks.survival.messages import (
     TrainReply,
     to_array_record,
 )
-from tasks.survival.models import arrays_of, build
+from tasks.survival.models import Kind, SurvivalModel, arrays_of, build_configured
 from tasks.survival.risk_sets import time_grid
 from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, StatisticsRequest
 from tasks.survival.standardization import FeatureMoments
+from tasks.survival.survival_metrics import SurvivalMetrics
 
 SURVIVAL_DISCLOSURES = {
     STATISTICS: Disclosure("statistics", StatisticsRequest.reveals, StatisticsReply.reveals),
@@ -60,8 +71,8 @@ MODEL_UNCHANGED = (
 )
 
 NO_EVENTS = (
-    "no_events_before_horizon: the baseline hazard is 0 and every predicted survival 1, since no "
-    "site has an event before the horizon,"
+    "no_events_before_horizon: nothing is known of survival (by a baseline hazard, every predicted "
+    "one is 1), since no site has an event before the horizon,"
 )
 
 FARTHEST_STEP = 1e4
@@ -81,7 +92,8 @@ class SurvivalFedAvg(DPFedAvg):
        evaluation rows, trains it on its training rows, and returns the privatized update.
     3. ``evaluate``: the final model's evaluation, and risk-set sums on a public time grid, from
        which the server makes the baseline hazard.
-    4. ``curves``: predicted and observed survival by risk group.
+    4. ``curves``: predicted and observed survival by risk group, and all metrics that need the
+       baseline hazard or the distribution of censoring.
 
     With the introduction of sites (:mod:`strategies.membership`) that is rounds + 4.
 
@@ -141,7 +153,10 @@ class SurvivalFedAvg(DPFedAvg):
         self.diagnostics: tuple[str, ...] = ()
         self.final: dict[str, Any] = {}
         self._record: dict[str, Any] = {"round": 0}
+        self.metrics: SurvivalMetrics | None = None
         self._risk_moments: FeatureMoments | None = None
+        self._evaluations: list[EvaluationSums] = []
+        self._c_index = pooled_concordance([], config.confidence_level)
 
     def start(
         self,
@@ -157,7 +172,9 @@ class SurvivalFedAvg(DPFedAvg):
         exchange = Exchange.around(grid, timeout=timeout, disclosures=SURVIVAL_DISCLOSURES)
         statistics = self.gather_statistics(exchange)
         config = TrainConfig(
-            standardizer=statistics.standardizer, grid_horizon=statistics.horizon
+            standardizer=statistics.standardizer,
+            grid_horizon=statistics.horizon,
+            label_cuts=self.label_cuts,
         ).to_config()
         config.update(train_config or {})
         initial_arrays = initial_arrays or self.initial_arrays()
@@ -173,6 +190,8 @@ class SurvivalFedAvg(DPFedAvg):
         if _are_equal(initial_arrays, result.arrays):
             self.diagnostics += (MODEL_UNCHANGED,)
         self.draw_curves(exchange, result.arrays)
+        if self.kind == "time-dependent" and self.final:
+            self._complete_record(self.final)
         return result
 
     # The steps ------------------------------------------------------------------------------
@@ -212,16 +231,41 @@ class SurvivalFedAvg(DPFedAvg):
         return self.statistics
 
     def initial_arrays(self) -> ArrayRecord:
-        """Return the initial model, which depends on the seed and the number of inputs."""
+        """Return the initial model, which depends on the seed, the inputs and the cuts."""
+        return to_array_record(arrays_of(self._initial_model.network))
+
+    @cached_property
+    def _initial_model(self) -> SurvivalModel:
         assert self.statistics is not None, "gather_statistics comes first"
-        model = build(
-            self.config.model,
+        model = build_configured(
+            self.config,
             n_features=self.statistics.n_inputs,
-            hidden_layers=self.config.hidden_units,
-            dropout=self.config.dropout,
+            horizon=self.statistics.horizon,
+            cuts=self.label_cuts,
             seed=self.seed,
         )
-        return to_array_record(arrays_of(model.network))
+        counts = self.statistics.counts
+        grid = time_grid(self.statistics.horizon, self.config.time_bins)
+        model.start_at(survival_at(self.label_cuts, grid, counts.events, counts.at_risk_count))
+        return model
+
+    @property
+    def kind(self) -> Kind:
+        """What the model predicts survival from; see `tasks.survival.models.base.Kind`."""
+        return self._initial_model.kind
+
+    @cached_property
+    def label_cuts(self) -> NDArray[np.float64]:
+        """Borders of the intervals of discrete models, from the pooled counts by time."""
+        assert self.statistics is not None, "gather_statistics comes first"
+        counts = self.statistics.counts
+        return label_cuts(
+            time_grid(self.statistics.horizon, self.config.time_bins),
+            counts.events,
+            counts.at_risk_count,
+            self.config.num_durations,
+            self.config.cuts,
+        )
 
     def after_round(
         self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None
@@ -266,12 +310,20 @@ class SurvivalFedAvg(DPFedAvg):
         self.baseline = breslow([reply.risk_sets for reply in read], grid)
         self._risk_moments = FeatureMoments.merge(reply.risk_moments for reply in read)
         self.final = dict(metrics or {})
-        self._diagnose([reply.evaluation for reply in read])
-        self._complete_record(self.final)
+        self._evaluations = [reply.evaluation for reply in read]
+        if not self.baseline.has_events:
+            self.diagnostics += (f"{NO_EVENTS} {self.baseline.horizon:g}",)
+        if self.kind != "time-dependent":  # which is evaluated by the baseline, in the next step
+            self._diagnose(pooled_concordance(self._evaluations, self.config.confidence_level))
+            self._complete_record(self.final)
         return metrics
 
     def draw_curves(self, exchange: Exchange, arrays: ArrayRecord) -> PooledCurves | None:
-        """Step 4, ``curves``: predicted and observed survival by risk group."""
+        """Step 4, ``curves``: predicted and observed survival by risk group, and the metrics that
+        need the baseline hazard or the distribution of censoring.
+
+        Of a model whose risk depends on time, the C-index is one of these.
+        """
         if self.baseline is None or self._risk_moments is None:
             return None
         assert self.statistics is not None, "gather_statistics comes first"
@@ -281,18 +333,38 @@ class SurvivalFedAvg(DPFedAvg):
             standardizer=self.statistics.standardizer,
             baseline=self.baseline,
             cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
+            label_cuts=self.label_cuts,
+            plan=evaluation_plan(
+                self.statistics.counts,
+                self.baseline.grid,
+                sites=len(self.statistics.sites),
+                privacy_level=self.config.privacy_level,
+                time_dependent=self.kind == "time-dependent",
+            ),
         )
         messages = self._to_all(exchange, request.to_record(), CURVES)
         asked = (request.cuts.size + 1, request.baseline.grid.size - 1)
 
-        def parse(content: RecordDict) -> GroupCurves:
-            sums = CurvesReply.from_record(content).curves
-            if sums.events.shape != asked:
+        def parse(message: Message) -> CurvesReply:
+            reply = CurvesReply.from_record(message.content, request.plan)
+            if reply.curves.events.shape != asked:
                 raise ValueError("sums of other groups or another grid than asked for")
-            return sums
+            if reply.metrics is not None:
+                self._refuse_other_evaluation(message, reply.metrics.rows)
+            return reply
 
-        replies = exchange.read(exchange.send_and_receive(messages), parse)
-        self.curves = pool_curves([sums for _, sums in replies])
+        replies = [r for _, r in exchange.read_messages(exchange.send_and_receive(messages), parse)]
+        self.curves = pool_curves([reply.curves for reply in replies])
+        if request.plan is not None:
+            parts = [reply.metrics for reply in replies if reply.metrics is not None]
+            level = self.config.confidence_level
+            self.metrics = pooled_metrics(parts, request.plan, level)
+            if self.metrics.antolini is not None:
+                rows = sum(int(part.rows) for part in parts)
+                self.final |= c_index_entries(self.metrics.antolini, rows=rows)
+                self._diagnose(self.metrics.antolini)
+            self.diagnostics += self.metrics.collapse_signs(self._c_index)
+        self.final |= metrics_entries(self.metrics)
         return self.curves
 
     # Checks ---------------------------------------------------------------------------------
@@ -323,8 +395,17 @@ class SurvivalFedAvg(DPFedAvg):
                 MALFORMED, "num-examples, evaluated-rows: must be those that the site stated first"
             )
 
+    def _refuse_other_evaluation(self, reply: Message, rows: float) -> None:
+        assert self.statistics is not None, "gather_statistics comes first"
+        assert self._exchange is not None, "start comes first"
+        stated = self.statistics.rows_of(self._exchange.name_of(reply.metadata.src_node_id))
+        if stated is None or rows not in (0, stated[1]):
+            raise MalformedReply("brier: rows must be as many as the site stated first")
+
     def _read_evaluation(self, reply_message: Message) -> EvaluateReply:
-        reply = EvaluateReply.from_record(reply_message.content)
+        reply = EvaluateReply.from_record(
+            reply_message.content, time_dependent=self.kind == "time-dependent"
+        )
         try:
             self._refuse_other_rows(reply_message, reply.num_examples, reply.evaluation)
         except SiteFault as fault:
@@ -346,37 +427,18 @@ class SurvivalFedAvg(DPFedAvg):
         return pooled
 
     def _pool_evaluate_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-        sums = ConcordanceSums()
-        rows = 0
-        for content in contents:
-            part = EvaluationSums.from_metrics(next(iter(content.metric_records.values())))
-            sums, rows = sums + part.concordance, rows + part.rows
-        result = concordance(sums, self.config.confidence_level)
-        metrics = {
-            "c-index": result.value,
-            "c-index-lower": result.lower,
-            "c-index-upper": result.upper,
-            "comparable-pairs": result.comparable_pairs or None,
-            "evaluated-rows": rows or None,
-        }
-        return MetricRecord({key: value for key, value in metrics.items() if value is not None})
+        metrics = [next(iter(content.metric_records.values())) for content in contents]
+        parts = [EvaluationSums.from_metrics(part) for part in metrics]
+        pooled = pooled_concordance(parts, self.config.confidence_level)
+        return MetricRecord({**c_index_entries(pooled, rows=sum(part.rows for part in parts))})
 
-    def _diagnose(self, evaluations: list[EvaluationSums]) -> None:
-        if self.baseline is not None and not self.baseline.has_events:
-            self.diagnostics += (f"{NO_EVENTS} {self.baseline.horizon:g}",)
-        evaluated = [part for part in evaluations if part.rows]
-        if not evaluated or self._risk_moments is None:
-            return
-        sums = sum((part.concordance for part in evaluated), ConcordanceSums())
-        moments = self._risk_moments
-        result = concordance(sums, self.config.confidence_level)
-        if result.reason:  # why the C-index or its interval does not exist
+    def _diagnose(self, result: Concordance) -> None:
+        """Look at the final model's C-index; say why it, or its interval, does not exist."""
+        assert self._risk_moments is not None, "aggregate_evaluate comes first"
+        self._c_index = result
+        if result.reason and any(part.rows for part in self._evaluations):
             self.final["c-index-reason"] = result.reason
-        self.diagnostics += collapse(
-            result,
-            identical_across_samples=all(part.identical for part in evaluated),
-            spread=math.sqrt(float(moments.m2[0]) / moments.count),
-        )
+        self.diagnostics += signs_of_collapse(result, self._evaluations, self._risk_moments)
 
     def _complete_record(self, evaluation: dict[str, Any]) -> None:
         record = {**self._record, **evaluation}

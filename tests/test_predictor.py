@@ -152,7 +152,7 @@ def rewritten(path, *, header=None, drop=(), **arrays):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"header": {"version": 2}}, "format version 2 is newer than this program"),
+        ({"header": {"version": 3}}, "format version 3 is newer than this program"),
         ({"header": {"format": "x"}}, "no survival model file"),
         ({"header": {"hidden-layers": ["8"]}}, "hidden-layers"),
         ({"header": {"encoding": [], "dropout": "x"}}, "encoding.*dropout"),

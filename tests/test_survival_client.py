@@ -58,7 +58,8 @@ def message_of(
     standardizer = FeatureMoments.of(site.training.features).standardizer()
     record = to_array_record(arrays)
     if kind == "curves":
-        request = CurvesRequest(record, standardizer, BASELINE, np.array(cuts))
+        label_cuts = np.array([0.0, 10.0, 20.0])
+        request = CurvesRequest(record, standardizer, BASELINE, np.array(cuts), label_cuts)
         content = request.to_record()
     else:
         config = TrainConfig(standardizer=standardizer, grid_horizon=20.0).to_config()
@@ -86,6 +87,7 @@ def test_a_request_for_curves_is_read_as_it_was_sent(site: SurvivalSite, arrays:
     np.testing.assert_array_equal(read.baseline.grid, BASELINE.grid)
     np.testing.assert_array_equal(read.baseline.cumulative, BASELINE.cumulative)
     np.testing.assert_array_equal(read.cuts, [-0.1, 0.1])
+    np.testing.assert_array_equal(read.label_cuts, [0, 10, 20])
 
 
 def test_curves_are_those_of_the_training_rows(
@@ -97,7 +99,8 @@ def test_curves_are_those_of_the_training_rows(
     monkeypatch.setattr(client, "Message", reply)
     training = site.training
     standardizer = FeatureMoments.of(training.features).standardizer()
-    model, _ = site.model(message_of("curves", site, arrays), standardizer)
+    message = message_of("curves", site, arrays)
+    model, _ = site.model(message, standardizer, horizon=20.0, cuts=np.array([0.0, 10.0, 20.0]))
     risk = model.risk(standardizer.apply(training.features))
     low, high = np.quantile(risk, [1 / 3, 2 / 3])
     message = message_of("curves", site, arrays, cuts=(low, high))

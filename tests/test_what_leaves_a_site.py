@@ -50,6 +50,7 @@ from tasks.survival.set_up_messages import (
 )
 from tasks.survival.site_columns import ColumnFacts
 from tasks.survival.standardization import FeatureMoments
+from tasks.survival.survival_metrics import SurvivalMetricsSums
 from tests.patients import patients, with_cell
 
 Floats = NDArray[np.float64]
@@ -337,11 +338,32 @@ def declared(
         "curves/survival_sum": (3, bins + 1),
         "curves/at_risk_count": (3, bins + 1),
         "curves/events": (3, bins),
+        **metric_sums(sent),
     }
 
 
-def parsed_again(message_type: str, content: RecordDict) -> RecordDict:
+def metric_sums(request: RecordDict) -> dict[str, str | tuple[int, ...]]:
+    plan = CurvesRequest.from_record(request).plan
+    assert plan is not None
+    times, bins = plan.at.size, plan.cuts.size + 1
+    shapes: dict[str, str | tuple[int, ...]] = {
+        "metric-sums/uno": (5,),
+        "metric-sums/antolini": (5,),
+        "metric-sums/auc": (2 * times + 3 * times**2,),
+        "metric-sums/brier": (1 + 5 * (times + 1),),
+        "metric-sums/calibration": (bins * (2 * plan.calibration_at + 2),),
+    }
+    return shapes
+
+
+def read_curves(request: RecordDict, reply: RecordDict) -> CurvesReply:
+    return CurvesReply.from_record(reply, CurvesRequest.from_record(request).plan)
+
+
+def parsed_again(message_type: str, content: RecordDict, sent: RecordDict) -> RecordDict:
     """What is left of a reply once it was read into its dataclass."""
+    if message_type == CURVES:
+        return read_curves(sent, content).to_record()
     if message_type == TRAIN:
         metrics = content.metric_records["metrics"]
         return TrainReply(
@@ -355,7 +377,6 @@ def parsed_again(message_type: str, content: RecordDict) -> RecordDict:
         HELLO: HelloReply,
         STATISTICS: StatisticsReply,
         EVALUATE: EvaluateReply,
-        CURVES: CurvesReply,
     }
     record_: RecordDict = kinds[message_type].from_record(content).to_record()
     return record_
@@ -370,7 +391,7 @@ def check_only_what_is_declared(run: Recorded, *, bins: int = BINS) -> None:
         found = {key: _shape(value) for key, value in leaves(reply.content)}
         expected = declared(kind, features=3, bins=bins, sent=request.content)
         assert found == expected, f"{kind} tells something else than declared"
-        again = parsed_again(kind, reply.content)
+        again = parsed_again(kind, reply.content, request.content)
         sent, kept = (
             {key: np.asarray(value).tobytes() for key, value in leaves(content)}
             for content in (reply.content, again)
@@ -403,7 +424,8 @@ def test_only_what_is_declared_leaves(plain: Recorded) -> None:
         (EvaluationSums, {"concordance", "rows", "identical"}),
         (TrainReply, {"arrays", "num_examples", "loss", "loss_steps", "evaluation"}),
         (EvaluateReply, {"num_examples", "evaluation", "risk_sets", "risk_moments"}),
-        (CurvesReply, {"curves"}),
+        (CurvesReply, {"curves", "metrics"}),
+        (SurvivalMetricsSums, {"uno", "antolini", "auc", "brier", "calibration"}),
         (FeatureMoments, {"count", "mean", "m2"}),
         (RiskSetSums, {"at_risk_weight", "events", "at_risk_count"}),
         (GroupCurves, {"rows", "survival_sum", "at_risk_count", "events"}),
@@ -459,12 +481,23 @@ def check_rows_behind_every_sum(run: Recorded) -> None:
             assert (counts.events == overall[number].events).all()
     for number, request, reply in run.replies(CURVES):
         asked = CurvesRequest.from_record(request.content)
-        curves = CurvesReply.from_record(reply.content).curves
+        told = read_curves(request.content, reply.content)
+        assert told.metrics is not None
+        _check_metrics(told.metrics, level)
+        curves = told.curves
         if curves.rows.any():
             _check_curves(curves, asked.baseline.cumulative, overall[number], level)
         else:
-            told = (curves.at_risk_count, curves.events, curves.survival_sum)
-            assert not any(values.any() for values in told)
+            sums = (curves.at_risk_count, curves.events, curves.survival_sum)
+            assert not any(values.any() for values in sums)
+
+
+def _check_metrics(sums: SurvivalMetricsSums, level: int) -> None:
+    """Enough rows, or zeros; and in each bin of the calibration, too."""
+    if sums.rows < level:
+        assert not any(values.any() for values in sums.to_arrays().values()), "metrics of few rows"
+    in_bins = sums.calibration.at_risk_count[:, 0]
+    assert ((in_bins == 0) | (in_bins >= level)).all(), "calibration of too few rows"
 
 
 def _check_risk_sets(sums: RiskSetSums, level: int) -> None:
@@ -508,8 +541,9 @@ def _cells(slopes: list[Floats]) -> list[NDArray[np.int64]]:
 
 def test_enough_rows_stand_behind_every_sum(plain: Recorded) -> None:
     check_rows_behind_every_sum(plain)
-    told = [CurvesReply.from_record(r.content).curves for _, _, r in plain.replies(CURVES)]
-    assert any(curves.rows.any() for curves in told)  # else nothing was looked at
+    told = [read_curves(sent.content, r.content) for _, sent, r in plain.replies(CURVES)]
+    assert any(reply.curves.rows.any() for reply in told)  # else nothing was looked at
+    assert all(reply.metrics is not None and reply.metrics.rows for reply in told)
 
 
 @pytest.mark.parametrize("level", [1, 3, 12])
@@ -567,9 +601,22 @@ def nudged(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_exact_times_are_of_no_account(plain: Recorded, tmp_path: Path) -> None:
-    """Only the order of rows and the cell of the grid are: no sum of times leaves in disguise."""
+    """Only the order of rows and the cell of the grid are: no sum of times leaves in disguise.
+
+    But for the weights of metrics, which follow the pooled curve of censoring within a cell.
+    """
     other = record([nudged(frame) for frame in plain.frames], run_dir=tmp_path)
-    assert everything_sent(other) == everything_sent(plain)
+    for (_, before), (_, after) in zip(plain.messages, other.messages, strict=True):
+        one, two = before.content, after.content
+        weighted = [content.pop("metric-sums", None) for content in (one, two)]
+        assert raw_bytes(before) == raw_bytes(after)
+        for content, record_ in zip((one, two), weighted, strict=True):
+            if record_ is not None:
+                content["metric-sums"] = record_
+        if isinstance(weighted[0], ArrayRecord) and isinstance(weighted[1], ArrayRecord):
+            for name, array in weighted[0].items():
+                moved = weighted[1][name].numpy()
+                np.testing.assert_allclose(moved, array.numpy(), rtol=1e-7, atol=1e-9)
 
 
 def test_the_longest_follow_up_is_not_told(plain: Recorded, tmp_path: Path) -> None:
@@ -605,8 +652,11 @@ def test_evaluation_rows_are_in_no_sum_of_training_rows(plain: Recorded, tmp_pat
     rows = frames[0]["time"].isin(plain.site(0).evaluation.time)
     frames[0].loc[rows, "x0"] *= 1.5
     after = record(frames, run_dir=tmp_path)
-    only = [STATISTICS, CURVES]
+    only = [STATISTICS]
     assert everything_sent(after, message_types=only) == everything_sent(plain, message_types=only)
+    for (_, _, old), (_, _, new) in zip(plain.replies(CURVES), after.replies(CURVES), strict=True):
+        for key, array in old.content.array_records["curves"].items():
+            assert array.data == new.content.array_records["curves"][key].data, key
     for (_, _, old), (_, _, new) in zip(
         plain.replies(EVALUATE), after.replies(EVALUATE), strict=True
     ):
@@ -837,16 +887,22 @@ def groups_of_any_size(*arguments: Any, privacy_level: int, **keywords: Any) -> 
     return REAL_GROUPS(*arguments, privacy_level=1, **keywords)
 
 
-def survival_at_all_times(baseline: Any, risk: Floats, borders: Any) -> Floats:
-    values: Floats = baseline.survival(baseline.grid, risk).sum(axis=0)
-    return values
+def survival_at_all_times(
+    time: Floats, event: Any, risk: Floats, *, baseline: Any, cuts: Floats, **keywords: Any
+) -> GroupCurves:
+    told = REAL_GROUPS(time, event, risk, baseline=baseline, cuts=cuts, **keywords)
+    if told.silent:
+        return told
+    survival, group = baseline.survival(baseline.grid, risk), np.searchsorted(cuts, risk, "right")
+    exact = [survival[group == number].sum(axis=0) for number in range(len(cuts) + 1)]
+    return dataclasses.replace(told, survival_sum=np.stack(exact))
 
 
 def evaluation_of_any_size(
-    model: Any, site: SurvivalSite, standardizer: Any, *, due: bool
+    model: Any, site: SurvivalSite, standardizer: Any, **keywords: Any
 ) -> EvaluationSums:
     config = site.config.model_copy(update={"privacy_level": 1})
-    return REAL_EVALUATE(model, dataclasses.replace(site, config=config), standardizer, due=due)
+    return REAL_EVALUATE(model, dataclasses.replace(site, config=config), standardizer, **keywords)
 
 
 def a_row_in_the_model(site: SurvivalSite, *others: Any) -> dict[str, NDArray[Any]]:
@@ -970,7 +1026,7 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
             {},
         ),
         (
-            replaced(curves_module, "_survival", survival_at_all_times),
+            replaced(GroupCurves, "of", staticmethod(survival_at_all_times)),
             check_rows_behind_every_sum,
             {},
         ),

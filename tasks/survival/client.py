@@ -16,11 +16,14 @@ from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.survival.antolini import antolini_sums
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
+from tasks.survival.evaluation_plan import EvaluationPlan
+from tasks.survival.label_cuts import subdivided
 from tasks.survival.medians import MEDIAN_BINS, slot_counts
 from tasks.survival.messages import (
     Arrays,
@@ -30,7 +33,13 @@ from tasks.survival.messages import (
     TrainReply,
     from_array_record,
 )
-from tasks.survival.models import SurvivalModel, arrays_of, build, load_arrays
+from tasks.survival.models import (
+    CoxTime,
+    SurvivalModel,
+    arrays_of,
+    build_configured,
+    load_arrays,
+)
 from tasks.survival.risk_sets import (
     FloatArray,
     RiskSetSums,
@@ -45,6 +54,7 @@ from tasks.survival.set_up_messages import (
 )
 from tasks.survival.site_columns import SiteColumns
 from tasks.survival.standardization import FeatureMoments, Standardizer
+from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 from tasks.survival.training import train as train_locally
 
 # One stream of random numbers a use and site, so that none depends on how many others were drawn.
@@ -130,20 +140,22 @@ class SurvivalSite:
         """The site's feature columns, and what may be told of them."""
         return SiteColumns(self.name, self.training, self.evaluation, self.config, self.seed)
 
-    def model(self, message: Message, standardizer: Standardizer) -> tuple[SurvivalModel, Arrays]:
+    def model(
+        self, message: Message, standardizer: Standardizer, *, horizon: float, cuts: FloatArray
+    ) -> tuple[SurvivalModel, Arrays]:
         """Build the model with the arrays of a message; return it, and the arrays.
 
-        Its inputs are those that the standardizer makes of the site's columns.
+        Its inputs are those that the standardizer makes of the site's columns; for `horizon` and
+        `cuts` see `tasks.survival.models.Design`.
         """
         self.columns.refuse_others(standardizer.encoding)
-        model = build(
-            self.config.model,
-            n_features=standardizer.mean.size,
-            hidden_layers=self.config.hidden_units,
-            dropout=self.config.dropout,
-            seed=0,  # overwritten by the arrays
-        )
         try:
+            model = build_configured(
+                self.config,
+                n_features=standardizer.mean.size,
+                horizon=horizon,
+                cuts=cuts,
+            )
             arrays = from_array_record(message.content.array_records["arrays"])
             load_arrays(model.network, arrays)
         except ValueError as error:
@@ -194,9 +206,11 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
 def train(message: Message, site: SurvivalSite) -> Message:
     """Answer ``train``: evaluate the global model, train it, privatize the update."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, received = site.model(message, request.standardizer)
+    model, received = site.model(
+        message, request.standardizer, horizon=request.grid_horizon, cuts=request.label_cuts
+    )
     due = (request.server_round - 1) % site.config.evaluate_every == 0
-    evaluation = _evaluate(model, site, request.standardizer, due=due)
+    evaluation = _evaluate(model, site, request.standardizer, cuts=request.label_cuts, due=due)
     training = site.training
     result = train_locally(
         model,
@@ -223,14 +237,16 @@ def train(message: Message, site: SurvivalSite) -> Message:
 def evaluate(message: Message, site: SurvivalSite) -> Message:
     """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
     request = TrainConfig.from_config(message.content.config_records["config"])
-    model, _ = site.model(message, request.standardizer)
+    model, _ = site.model(
+        message, request.standardizer, horizon=request.grid_horizon, cuts=request.label_cuts
+    )
     training = site.training
     risk = _predictions(model, site, request.standardizer, training)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
-    exact = RiskSetSums.of(training.time, training.event, risk, grid=grid)
+    exact = _risk_sets(model, training, request.standardizer, risk, grid)
     reply = EvaluateReply(
         num_examples=len(training),
-        evaluation=_evaluate(model, site, request.standardizer, due=True),
+        evaluation=_evaluate(model, site, request.standardizer, cuts=request.label_cuts, due=True),
         risk_sets=coarsen(exact, privacy_level=site.config.privacy_level),
         risk_moments=FeatureMoments.of(risk[:, None]),
     )
@@ -238,37 +254,87 @@ def evaluate(message: Message, site: SurvivalSite) -> Message:
 
 
 def curves(message: Message, site: SurvivalSite) -> Message:
-    """Answer ``curves``: survival of the training rows by risk group.
+    """Answer ``curves``: survival by risk group, and the metrics of the final model.
 
-    Training rows, although they are what the model was fitted to: of a fifth of them, few sites
-    have enough in every group.
+    Groups are of training rows, although they are what the model was fitted to: of a fifth of
+    them, few sites have enough in every group.
     """
     request = CurvesRequest.from_record(message.content)
-    model, _ = site.model(message, request.standardizer)
-    training = site.training
+    baseline, training = request.baseline, site.training
+    model, _ = site.model(
+        message, request.standardizer, horizon=baseline.horizon, cuts=request.label_cuts
+    )
+    predicted = None  # by the baseline and the risk
+    if model.kind != "proportional-hazards":
+        inputs = request.standardizer.apply(training.features)
+        predicted = model.survival(inputs, baseline.grid, baseline)
     grouped = GroupCurves.of(
         training.time,
         training.event,
         _predictions(model, site, request.standardizer, training),
         cuts=request.cuts,
-        baseline=request.baseline,
+        baseline=baseline,
         privacy_level=site.config.privacy_level,
+        predicted=predicted,
     )
-    return Message(CurvesReply(grouped).to_record(), reply_to=message)
+    metrics = None if request.plan is None else _metrics(model, site, request, request.plan)
+    return Message(CurvesReply(grouped, metrics).to_record(), reply_to=message)
+
+
+def _risk_sets(
+    model: SurvivalModel,
+    rows: SurvivalData,
+    standardizer: Standardizer,
+    risk: FloatArray,
+    grid: FloatArray,
+) -> RiskSetSums:
+    """Exact risk sets: weighted by the relative hazard, of a model that has no baseline by 1."""
+    if isinstance(model, CoxTime):
+        log_hazard = model.log_hazard(standardizer.apply(rows.features), grid)
+        return RiskSetSums.of_time_dependent(rows.time, rows.event, log_hazard, grid=grid)
+    predictor = np.zeros(len(rows)) if model.kind == "discrete" else risk
+    return RiskSetSums.of(rows.time, rows.event, predictor, grid=grid)
 
 
 def _evaluate(
-    model: SurvivalModel, site: SurvivalSite, standardizer: Standardizer, *, due: bool
+    model: SurvivalModel,
+    site: SurvivalSite,
+    standardizer: Standardizer,
+    *,
+    cuts: FloatArray,
+    due: bool,
 ) -> EvaluationSums:
     rows = site.evaluation
     if not due or len(rows) < site.config.privacy_level:
         return EvaluationSums(ConcordanceSums(), rows=0, identical=False)
     risk = _predictions(model, site, standardizer, rows)
-    return EvaluationSums(
-        ConcordanceSums.of(risk, rows.time, rows.event),
-        rows=len(rows),
-        identical=identical_predictions(risk),
+    if model.kind == "proportional-hazards":
+        sums = ConcordanceSums.of(risk, rows.time, rows.event)
+    elif model.kind == "time-dependent":
+        sums = ConcordanceSums()  # needs the baseline, which is known in the last exchange
+    else:
+        grid = subdivided(cuts)
+        survival = model.survival(standardizer.apply(rows.features), grid)
+        sums = antolini_sums(rows.time, rows.event, survival, grid=grid)
+    return EvaluationSums(sums, rows=len(rows), identical=identical_predictions(risk))
+
+
+def _metrics(
+    model: SurvivalModel, site: SurvivalSite, request: CurvesRequest, plan: EvaluationPlan
+) -> SurvivalMetricsSums:
+    """Sums of the metrics of the plan over the site's evaluation rows."""
+    rows = site.evaluation
+    if len(rows) < site.config.privacy_level:
+        return SurvivalMetricsSums.zeros(plan)
+    risk = _predictions(model, site, request.standardizer, rows)
+    inputs = request.standardizer.apply(rows.features)
+    evaluated = EvaluationRows(
+        rows.time,
+        rows.event,
+        model.survival(inputs, plan.grid, request.baseline),
+        risk if model.kind == "proportional-hazards" else None,
     )
+    return SurvivalMetricsSums.of(evaluated, plan, privacy_level=site.config.privacy_level)
 
 
 def _predictions(

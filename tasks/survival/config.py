@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tasks.privacy.mechanisms import PrivatizationSettings
 from tasks.survival.categories import DeclaredCategories, parse_categories
 from tasks.survival.generators import Design
+from tasks.survival.model_names import BUILT_IN, known_names
+
+
+def _known_model(name: str) -> str:
+    if name not in known_names():
+        raise ValueError("unknown model")
+    return name
 
 
 class SurvivalConfig(BaseModel):
@@ -107,15 +114,53 @@ class SurvivalConfig(BaseModel):
         ),
     ] = "refuse"
 
-    model: Annotated[Literal["DeepSurv"], Field(description="model to train")] = "DeepSurv"
+    model: Annotated[
+        str,
+        AfterValidator(_known_model),
+        Field(
+            description="model to train",
+            json_schema_extra={
+                "allowed": " | ".join(f'"{name}"' for name in BUILT_IN) + " | a registered one"
+            },
+        ),
+    ] = "DeepSurv"
     hidden_layers: Annotated[
         str,
         Field(
             pattern=r"^\d+(,\d+)*$",
-            description="units of the hidden layers, comma-separated",
+            description="units of the hidden layers, comma-separated; CoxPH has none",
         ),
     ] = "32,32"
     dropout: Annotated[float, Field(ge=0, lt=1, description="dropout rate")] = 0.3
+    num_durations: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            description="LogisticHazard, PC-Hazard, DeepHit: intervals of time, each an output",
+        ),
+    ] = 10
+    cuts: Annotated[
+        Literal["quantiles", "equidistant"],
+        Field(
+            description="borders of these intervals: survival falls by equal amounts between them, "
+            "or they are equally wide"
+        ),
+    ] = "quantiles"
+    deephit_alpha: Annotated[
+        float,
+        Field(ge=0, le=1, description="DeepHit: share of the likelihood, the rest is ranking"),
+    ] = 0.2
+    deephit_sigma: Annotated[
+        float,
+        Field(ge=0.02, le=100, description="DeepHit: scale of the differences in the ranking"),
+    ] = 0.1
+    controls: Annotated[
+        int,
+        Field(
+            ge=1, le=100, description="CoxCC, CoxTime: rows at risk drawn to compare an event with"
+        ),
+    ] = 1
 
     rounds: Annotated[int, Field(ge=1, le=100_000, description="rounds of training")] = 30
     local_steps: Annotated[

@@ -1,6 +1,6 @@
 """Predicted and observed survival by risk group, from sums of the sites.
 
-Rows are put into groups by public cuts on their linear predictor. A site sums the predicted
+Rows are put into groups by public cuts on their predicted risk. A site sums the predicted
 survival of each group's training rows and counts who is at risk and who has an event in cells of
 a public grid; from these the server draws the mean prediction beside the Kaplan-Meier curve. The
 model was trained on these rows: what the curves show is calibration in the sample.
@@ -98,6 +98,7 @@ class GroupCurves:
         cuts: npt.ArrayLike,
         baseline: BaselineHazard,
         privacy_level: int,
+        predicted: FloatArray | None = None,
     ) -> GroupCurves:
         """Sums over the rows of one site, safe beside `coarsen` of the same rows on the same grid.
 
@@ -113,14 +114,16 @@ class GroupCurves:
         Parameters
         ----------
         time, event, linear_predictor : array_like, shape (n,)
-            As for `RiskSetSums.of`.
+            As for `RiskSetSums.of`; of other models the risk that rows are grouped by.
         cuts : array_like, shape (groups - 1,)
-            Ascending, at most `MOST_CUTS`; a linear predictor equal to a cut belongs to the
-            higher group.
+            Ascending, at most `MOST_CUTS`; a risk equal to a cut belongs to the higher group.
         baseline : BaselineHazard
-            Gives the predicted survival, and the grid.
+            Gives the predicted survival, the grid, and the shape of curves between borders.
         privacy_level : int
             With 1 all is exact, and a group may be empty.
+        predicted : ndarray, shape (n, bins + 1), or None
+            Survival of every row at the times of the grid, of a model without proportional
+            hazards; None: by the baseline.
 
         Raises
         ------
@@ -139,9 +142,11 @@ class GroupCurves:
         if borders is None:
             return cls._nothing(len(members), bins=grid.size - 1)
         like = coarsen(overall, privacy_level=privacy_level)
+        at = np.minimum(borders, grid.size - 1)  # nothing is predicted behind the horizon
+        at_borders = baseline.survival(grid[at], risk) if predicted is None else predicted[:, at]
         return cls(
             rows=np.array([own.sum() for own in members]),
-            survival_sum=np.stack([_survival(baseline, risk[own], borders) for own in members]),
+            survival_sum=np.stack([_survival(baseline, at_borders[own], at) for own in members]),
             at_risk_count=np.stack([_at_risk(own, like, borders) for own in sums]),
             events=np.stack([_events(own, like, borders) for own in sums]),
         )
@@ -185,16 +190,15 @@ def _events(own: RiskSetSums, like: RiskSetSums, borders: IntArray) -> FloatArra
     return np.maximum(np.diff(seen[:-1]), 0.0)
 
 
-def _survival(baseline: BaselineHazard, risk: FloatArray, borders: IntArray) -> FloatArray:
+def _survival(baseline: BaselineHazard, at_borders: FloatArray, at: IntArray) -> FloatArray:
     """Summed predicted survival: exact at the borders, its logarithm linear in the hazard."""
-    if not risk.size:
+    rows = len(at_borders)
+    if not rows:
         return np.zeros(baseline.grid.size)
-    # The slot behind the horizon ends where nothing is predicted any more.
-    at = np.minimum(borders, baseline.grid.size - 1)
-    mean = baseline.survival(baseline.grid[at], risk).mean(axis=0)
+    mean = at_borders.mean(axis=0)
     log_mean = np.log(np.maximum(mean, np.finfo(np.float64).tiny))
     hazard = baseline.cumulative
-    return np.asarray(risk.size * np.exp(np.interp(hazard, hazard[at], log_mean)), dtype=np.float64)
+    return np.asarray(rows * np.exp(np.interp(hazard, hazard[at], log_mean)), dtype=np.float64)
 
 
 def _gone(sums: RiskSetSums) -> FloatArray:

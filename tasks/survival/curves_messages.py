@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tasks.site.reply_fields import MalformedReply, reals
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.curves import GroupCurves
+from tasks.survival.evaluation_plan import EvaluationPlan
 from tasks.survival.messages import (
     ROUNDING,
     encoding_entry,
@@ -20,6 +21,7 @@ from tasks.survival.messages import (
     to_array_record,
 )
 from tasks.survival.standardization import Standardizer
+from tasks.survival.survival_metrics import SurvivalMetricsSums
 
 CURVES = "query.survival_curves"
 
@@ -34,8 +36,15 @@ class CurvesRequest:
     standardizer: Standardizer
     baseline: BaselineHazard
     cuts: NDArray[np.float64]
+    label_cuts: NDArray[np.float64]
+    plan: EvaluationPlan | None = None
 
-    reveals: ClassVar[str] = "the final model, its baseline hazard, and the cuts of the risk groups"
+    reveals: ClassVar[str] = (
+        "the final model, its baseline hazard (of a discrete model: the cumulative hazard of all "
+        "rows), the cuts of the risk groups, the borders of the intervals of discrete models, and "
+        "what evaluation rows are evaluated by: the pooled Kaplan-Meier estimates of survival and "
+        "of censoring on the time grid, times of the metrics, and cuts of predicted probability"
+    )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
@@ -46,10 +55,13 @@ class CurvesRequest:
             "cumulative-hazard": self.baseline.cumulative,
             "center": np.array(self.baseline.center),
             "cuts": self.cuts,
+            "label-cuts": self.label_cuts,
         }
         content = RecordDict({"arrays": self.arrays, "setting": to_array_record(setting)})
         if entry := encoding_entry(self.standardizer):
             content["encoding"] = ConfigRecord(dict(entry))
+        if self.plan is not None:
+            content["plan"] = to_array_record(self.plan.to_arrays())
         return content
 
     @classmethod
@@ -67,29 +79,51 @@ class CurvesRequest:
                 setting["grid"], setting["cumulative-hazard"], float(setting["center"])
             ),
             cuts=setting["cuts"],
+            label_cuts=setting["label-cuts"],
+            plan=_read_plan(content),
         )
 
 
 @dataclass(frozen=True)
 class CurvesReply:
-    """A site's training rows by risk group."""
+    """A site's training rows by risk group, and the metrics of its evaluation rows.
+
+    Attributes
+    ----------
+    curves : GroupCurves
+        Of the training rows.
+    metrics : SurvivalMetricsSums or None
+        Of the evaluation rows, by the plan; None where the request has no plan.
+    """
 
     curves: GroupCurves
+    metrics: SurvivalMetricsSums | None = None
 
     reveals: ClassVar[str] = (
         "training rows by risk group: their number; events, rows at risk and summed predicted "
         "survival by cell, a union of the cells of the evaluate reply in which privacy-level rows "
-        "of every group leave; zeros only, if the site has fewer in any group"
+        "of every group leave; zeros only, if the site has fewer in any group. Sums over "
+        "at least privacy-level evaluation rows (else zeros): five of weighted pair counts each of "
+        "Uno's concordance, of Antolini's (CoxTime) and of the AUC at the plan's times; of Brier "
+        "scores, and of those of the pooled Kaplan-Meier estimate, and of their squares and "
+        "products; by bin of predicted probability with privacy-level rows: summed predictions, "
+        "and events and rows at risk by cell of the time grid, cells merged as those above"
     )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
         arrays = {name: getattr(self.curves, name) for name in _GROUP_CURVES}
-        return RecordDict({"curves": to_array_record(arrays)})
+        content = RecordDict({"curves": to_array_record(arrays)})
+        if self.metrics is not None:
+            content["metric-sums"] = to_array_record({**self.metrics.to_arrays()})
+        return content
 
     @classmethod
-    def from_record(cls, content: RecordDict) -> CurvesReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+    def from_record(cls, content: RecordDict, plan: EvaluationPlan | None = None) -> CurvesReply:
+        """Read the message's content, an answer to a request with this plan.
+
+        Raises ValueError or KeyError if it is malformed.
+        """
         arrays = from_array_record(content.array_records["curves"])
         rows = arrays["rows"]
         if rows.dtype != np.int64:
@@ -102,4 +136,22 @@ class CurvesReply:
                 raise MalformedReply(f"{name}: must be at most the group's rows")
         if (sums["events"].sum(axis=1) > most).any():
             raise MalformedReply("events: must be at most the group's rows")
-        return cls(curves)
+        return cls(curves, _read_metrics(content, plan))
+
+
+def _read_plan(content: RecordDict) -> EvaluationPlan | None:
+    if "plan" not in content.array_records:
+        return None
+    return EvaluationPlan.from_arrays(from_array_record(content.array_records["plan"]))
+
+
+def _read_metrics(content: RecordDict, plan: EvaluationPlan | None) -> SurvivalMetricsSums | None:
+    if plan is None:
+        return None
+    arrays = from_array_record(content.array_records["metric-sums"])
+    try:
+        return SurvivalMetricsSums.from_arrays({name: reals(arrays, name) for name in arrays}, plan)
+    except MalformedReply:
+        raise
+    except ValueError as error:  # whose text has no number of the reply
+        raise MalformedReply(str(error)) from None

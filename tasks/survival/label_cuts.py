@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tasks.survival.curves import kaplan_meier
 from tasks.survival.risk_sets import FloatArray, IntArray
 
 Scheme = Literal["quantiles", "equidistant"]
@@ -85,6 +86,13 @@ def _kaplan_meier(events: FloatArray, at_risk: FloatArray, end: int) -> FloatArr
     return np.concatenate(([1.0], np.cumprod(1.0 - hazard)))
 
 
+def survival_at(
+    cuts: FloatArray, grid: FloatArray, events: FloatArray, at_risk: FloatArray
+) -> FloatArray:
+    """Pooled Kaplan-Meier estimate at the cuts, from the counts that `label_cuts` takes."""
+    return np.interp(cuts, grid, kaplan_meier(at_risk, events))
+
+
 def discrete_labels(
     time: FloatArray, event: npt.NDArray[np.bool_], cuts: FloatArray
 ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -129,6 +137,18 @@ def piecewise_labels(
     time = np.minimum(time, cuts[-1])
     own = np.searchsorted(cuts, time, side="left") - 1
     return own, seen, (time - cuts[own]) / (cuts[own + 1] - cuts[own])
+
+
+def subdivided(cuts: FloatArray) -> FloatArray:
+    """Cuts with nine points more between any two of them, shape (10 k + 1,).
+
+    Fine enough for a curve that is exponential between cuts to be taken as linear.
+    """
+    points = np.arange(_PARTS * (cuts.size - 1) + 1) / _PARTS
+    return np.interp(points, np.arange(cuts.size), cuts)
+
+
+_PARTS = 10
 
 
 def between_points(values: FloatArray, points: FloatArray, times: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -44,13 +44,15 @@ class TrainConfig:
     standardizer: Standardizer
     server_round: int = 0
     num_clients: int = 1
-    grid_horizon: float = 0.0
+    grid_horizon: float = 1.0
+    label_cuts: NDArray[np.float64] = field(default_factory=lambda: np.array([0.0, 1.0]))
 
     reveals: ClassVar[str] = (
         "the global model; the pooled mean and scale of each feature; categories of text that at "
         "least privacy-level rows of some site have; medians of columns with missing values; the "
         "end of the time grid, "
-        "which is survival.horizon or the largest of the sites' round numbers"
+        "which is survival.horizon or the largest of the sites' round numbers; the borders of the "
+        "intervals of discrete models, which are points of that grid chosen by the pooled counts"
     )
 
     def to_config(self) -> ConfigRecord:
@@ -61,6 +63,7 @@ class TrainConfig:
                 "feature-scale": self.standardizer.scale.tolist(),
                 "grid-horizon": self.grid_horizon,
                 **encoding_entry(self.standardizer),
+                "label-cuts": self.label_cuts.tolist(),
             }
         )
 
@@ -76,6 +79,7 @@ class TrainConfig:
             server_round=cast(int, record["server-round"]),
             num_clients=cast(int, record.get("num-clients", 1)),
             grid_horizon=cast(float, record["grid-horizon"]),
+            label_cuts=np.array(cast(list[float], record["label-cuts"]), dtype=np.float64),
         )
 
 
@@ -101,7 +105,8 @@ class EvaluationSums:
     Attributes
     ----------
     concordance : ConcordanceSums
-        Zeros if there are fewer than privacy-level evaluation rows, or none was asked for.
+        Zeros if there are fewer than privacy-level evaluation rows, none was asked for, or it
+        needs the baseline hazard, which is not there yet (CoxTime before the end).
     rows : int
         Evaluation rows behind the sums.
     identical : bool
@@ -129,8 +134,8 @@ class EvaluationSums:
         if count(metrics, "identical-predictions") > 1:
             raise MalformedReply("identical-predictions: must be 0 or 1")
         rows = count(metrics, "evaluated-rows")
-        if sums["b"] > rows * (rows - 1) / 2:
-            raise MalformedReply("concordance-b: must be at most the pairs of evaluated-rows")
+        if sums["b"] > rows * (rows - 1):  # Antolini's counts pairs at one time twice
+            raise MalformedReply("concordance-b: must be at most twice the pairs of evaluated-rows")
         return cls(ConcordanceSums(**sums), rows, bool(metrics["identical-predictions"]))
 
 
@@ -202,8 +207,8 @@ class EvaluateReply:
 
     reveals: ClassVar[str] = (
         EvaluationSums.reveals + "; by cell of the time grid: events, rows at risk and sums of "
-        "exp(linear predictor) over training rows, cells merged until privacy-level rows leave in "
-        "each; count, mean and sum of squares of the linear predictor"
+        "exp(log relative hazard) over training rows (of 1 for discrete models), cells merged "
+        "until privacy-level rows leave in each; count, mean and sum of squares of the risk"
     )
 
     def to_record(self) -> RecordDict:
@@ -217,13 +222,16 @@ class EvaluateReply:
         return RecordDict({"metrics": MetricRecord(metrics), "risk-sets": to_array_record(arrays)})
 
     @classmethod
-    def from_record(cls, content: RecordDict) -> EvaluateReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
+    def from_record(cls, content: RecordDict, *, time_dependent: bool = False) -> EvaluateReply:
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
+
+        Where the relative hazard is `time_dependent`, the weights at risk may grow with time.
+        """
         metrics = content.metric_records["metrics"]
         arrays = from_array_record(content.array_records["risk-sets"])
         n_rows = count(metrics, "num-examples", least=1)
         risk_sets = RiskSetSums(**{name: reals(arrays, name) for name in _RISK_SETS})
-        _refuse_impossible_risk_sets(risk_sets, n_rows)
+        _refuse_impossible_risk_sets(risk_sets, n_rows, time_dependent=time_dependent)
         return cls(
             num_examples=n_rows,
             evaluation=EvaluationSums.from_metrics(metrics),
@@ -234,15 +242,20 @@ class EvaluateReply:
         )
 
 
-def _refuse_impossible_risk_sets(sums: RiskSetSums, rows: int) -> None:
+def _refuse_impossible_risk_sets(
+    sums: RiskSetSums, rows: int, *, time_dependent: bool = False
+) -> None:
     """Refuse sums that no rows have, up to rounding."""
     weight, at_risk, most = sums.at_risk_weight, sums.at_risk_count, rows * (1 + ROUNDING)
-    for name, values in (("at_risk_weight", weight), ("at_risk_count", at_risk)):
+    falling = {"at_risk_count": at_risk}
+    if not time_dependent:
+        falling = {"at_risk_weight": weight, **falling}
+    for name, values in falling.items():
         if (values[1:] > values[:-1] * (1 + ROUNDING)).any():
             raise MalformedReply(f"{name}: must not grow with time")
     if abs(at_risk[0] - rows) > rows * ROUNDING or sums.events.sum() > most:
         raise MalformedReply("at_risk_count, events: must be those of num-examples rows")
-    if weight[0] > most * math.exp(LINEAR_PREDICTOR_BOUND):
+    if weight.max() > most * math.exp(LINEAR_PREDICTOR_BOUND):
         raise MalformedReply("at_risk_weight: must be a sum of bounded hazard ratios")
 
 

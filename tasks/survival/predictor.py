@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 FORMAT = "survival-predictor"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _HEADER = "header"
 _OWN_ARRAYS = ("standardizer/mean", "standardizer/scale", "baseline/grid", "baseline/cumulative")
@@ -53,16 +53,20 @@ class Architecture:
         Units of the hidden layers.
     dropout : float
         Dropout rate, in [0, 1).
+    label_cuts : tuple of float
+        Borders of the intervals of discrete models, ascending from 0; CoxTime's risk is that at
+        the middle one.
     """
 
     model: str
     hidden_layers: tuple[int, ...]
     dropout: float
+    label_cuts: tuple[float, ...] = (0.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class SurvivalPredictor:
-    """A trained proportional-hazards model that predicts from raw rows.
+    """A trained survival model that predicts from raw rows.
 
     Attributes
     ----------
@@ -78,7 +82,8 @@ class SurvivalPredictor:
     arrays : mapping of str to ndarray
         The network's parameters by name.
     baseline : BaselineHazard
-        Cumulative hazard that the survival curves are made of.
+        Cumulative hazard that the survival curves are made of; its grid says up to which time.
+        Of a discrete model, whose curves need none, it is that of all rows together.
     metadata : mapping
         Anything that JSON can hold, such as the run's configuration; predictions ignore it.
 
@@ -124,7 +129,10 @@ class SurvivalPredictor:
             raise ValueError("; ".join(faults))
 
     def risk(self, frame: pd.DataFrame) -> FloatArray:
-        """Linear predictor (log hazard ratio) of each row; higher means an earlier event.
+        """Risk of each row; higher means an earlier event.
+
+        The linear predictor (log hazard ratio) of proportional hazards; the log cumulative hazard
+        up to the middle cut of discrete models; the log relative hazard at that time of CoxTime.
 
         Parameters
         ----------
@@ -168,7 +176,10 @@ class SurvivalPredictor:
         ValueError
             As for `risk`, or if a time is out of range.
         """
-        return self.baseline.survival(times, self.risk(frame))
+        times = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        self.baseline.refuse_outside(times)
+        features = feature_matrix(frame, self.feature_names, self.encoding)
+        return self._model.survival(self.standardizer.apply(features), times, self.baseline)
 
     @cached_property
     def _model(self) -> SurvivalModel:
@@ -181,6 +192,8 @@ class SurvivalPredictor:
             hidden_layers=self.architecture.hidden_layers,
             dropout=self.architecture.dropout,
             seed=0,  # overwritten
+            horizon=self.baseline.horizon,
+            cuts=np.array(self.architecture.label_cuts),
         )
         load_arrays(model.network, self.arrays)
         return model
@@ -223,6 +236,7 @@ class SurvivalPredictor:
             model=self.architecture.model,
             hidden_layers=self.architecture.hidden_layers,
             dropout=self.architecture.dropout,
+            label_cuts=self.architecture.label_cuts,
             baseline_center=self.baseline.center,
             network_arrays=tuple(self.arrays),
             metadata=dict(self.metadata),
@@ -258,7 +272,9 @@ class SurvivalPredictor:
                     if header.feature_encoding
                     else None,
                 ),
-                architecture=Architecture(header.model, header.hidden_layers, header.dropout),
+                architecture=Architecture(
+                    header.model, header.hidden_layers, header.dropout, header.label_cuts
+                ),
                 arrays={name: members[_NETWORK + name] for name in header.network_arrays},
                 baseline=BaselineHazard(
                     members["baseline/grid"],
@@ -376,6 +392,7 @@ class _Header(BaseModel):
     model: str
     hidden_layers: tuple[int, ...]
     dropout: FiniteFloat
+    label_cuts: tuple[FiniteFloat, ...] = (0.0, 1.0)  # files of version 1 have none
     baseline_center: FiniteFloat
     network_arrays: tuple[str, ...]
     metadata: dict[str, Any]

@@ -82,7 +82,7 @@ class RiskSetSums:
     at_risk_weight : ndarray, shape (bins + 1,)
         Sum of ``exp(linear predictor - center)`` over the rows at risk just after every grid
         point, i.e. whose time exceeds it. The last element belongs to the rows that stay beyond
-        the horizon.
+        the horizon. Where the relative hazard depends on time, it is taken at the grid point.
     events : ndarray, shape (bins,)
         Events in every cell.
     at_risk_count : ndarray, shape (bins + 1,)
@@ -168,6 +168,41 @@ class RiskSetSums:
             events=np.bincount(slot[event], minlength=bins + 1)[:bins].astype(np.float64),
             at_risk_count=_sums_from_the_end(np.bincount(slot, minlength=bins + 1)),
         )
+
+    @classmethod
+    def of_time_dependent(
+        cls,
+        time: npt.ArrayLike,
+        event: npt.ArrayLike,
+        log_hazard: FloatArray,
+        *,
+        grid: FloatArray,
+        center: float = 0.0,
+    ) -> RiskSetSums:
+        """Sums over the rows of one site whose relative hazard depends on time.
+
+        Parameters
+        ----------
+        time, event, grid, center
+            As of `of`.
+        log_hazard : ndarray, shape (n, bins + 1)
+            Log relative hazard of every row at every point of the grid. The weight at a point is
+            that of the rows at risk there, by their hazard there; it may grow with time.
+
+        Raises
+        ------
+        ValueError
+            As of `of`.
+        """
+        time = _checked_times(time)
+        if log_hazard.shape != (time.size, grid.size):
+            raise ValueError(
+                f"log hazard has shape {log_hazard.shape}; allowed: ({time.size}, {grid.size})"
+            )
+        counts = cls.of(time, event, np.zeros(time.size), grid=grid)
+        weight = hazard_ratio(log_hazard, center=center)
+        at_risk = time[:, None] > grid
+        return cls(np.where(at_risk, weight, 0.0).sum(axis=0), counts.events, counts.at_risk_count)
 
     def __add__(self, other: RiskSetSums) -> RiskSetSums:
         if self.events.shape != other.events.shape:

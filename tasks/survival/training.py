@@ -71,7 +71,7 @@ def train(
         Optimizer steps.
     learning_rate, weight_decay : float
         Of AdamW; the decay is decoupled: a step multiplies weights by
-        1 - learning_rate * weight_decay.
+        1 - learning_rate * weight_decay, but those that the model names `undecayed`.
     batch_size : int
         Rows of a step; n or more uses all rows in every step.
     rng : numpy.random.Generator
@@ -97,7 +97,8 @@ def train(
     losses: list[float] = []
     with _isolated(rng), _training_mode(model.network), _one_vector(model.network) as vector:
         parameters = [p for p in model.network.parameters() if p.requires_grad]
-        optimizer = _AdamW(vector, learning_rate=learning_rate, weight_decay=weight_decay)
+        decay = weight_decay * _decayed(model)
+        optimizer = _AdamW(vector, learning_rate=learning_rate, weight_decay=decay)
         batches = _batches(features, time, event, vector.dtype, batch_size, rng)
         for step, batch in zip(range(1, local_steps + 1), batches, strict=False):
             if not model.informative(batch):
@@ -129,7 +130,9 @@ class _AdamW:
 
     BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
-    def __init__(self, vector: Tensor, *, learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self, vector: Tensor, *, learning_rate: float, weight_decay: float | Tensor
+    ) -> None:
         self._vector = vector
         self._learning_rate = learning_rate
         self._shrinkage = 1 - learning_rate * weight_decay
@@ -148,6 +151,15 @@ class _AdamW:
             root.add_(self.EPSILON),
             value=-self._learning_rate / (1 - self.BETA_1**self._steps),
         )
+
+
+def _decayed(model: SurvivalModel) -> float | Tensor:
+    """1 for every trained number that weight decay shrinks, 0 for the others."""
+    spared = model.undecayed
+    if not spared:
+        return 1.0
+    trained = [(name, p) for name, p in model.network.named_parameters() if p.requires_grad]
+    return torch.cat([torch.full((p.numel(),), float(name not in spared)) for name, p in trained])
 
 
 def _batches(

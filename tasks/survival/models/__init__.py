@@ -24,7 +24,14 @@ from tasks.survival.models.base import (
 )
 from tasks.survival.models.discrete import DeepHit, DiscreteTime, LogisticHazard, PCHazard
 from tasks.survival.models.proportional import CaseControl, ProportionalHazards
-from tasks.survival.models.registry import Design, ModelBuilder, build, model_names, register
+from tasks.survival.models.registry import (
+    Design,
+    ModelBuilder,
+    build,
+    build_configured,
+    model_names,
+    register,
+)
 from tasks.survival.models.time_dependent import CoxTime
 
 __all__ = [
@@ -42,6 +49,7 @@ __all__ = [
     "SurvivalModel",
     "arrays_of",
     "build",
+    "build_configured",
     "load_arrays",
     "model_names",
     "perceptron",

@@ -101,6 +101,21 @@ class SurvivalModel(ABC):
         refuse_batch_norm(network)
         self.network = network
 
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """Names of the parameters that weight decay leaves alone; none unless a model says so."""
+        return frozenset()
+
+    def start_at(self, survival: NDArray[np.float64]) -> None:  # noqa: B027 - nothing to do is right
+        """Let the untrained model begin where survival at its cuts is that of all rows together.
+
+        Parameters
+        ----------
+        survival : ndarray, shape (k + 1,)
+            Pooled Kaplan-Meier estimate at the cuts. A model that predicts no absolute survival by
+            itself has no use for it.
+        """
+
     def informative(self, batch: Batch) -> bool:
         """Whether the loss of this batch has a gradient at all."""
         return True

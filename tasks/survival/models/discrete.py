@@ -22,6 +22,8 @@ from tasks.survival.models.base import Batch, Kind, SurvivalModel, perceptron
 from tasks.survival.models.registry import Design, register
 
 _NEAREST = 1e-15  # survival is kept so far from 0 and 1 before its log is taken twice
+_LEAST_LEFT = 0.01  # survival that a model begins with at its last cut, at least
+_LEAST_STEP = 1e-6
 _LINEAR_SOFTPLUS = -15.0  # below it log(softplus(x)) is x to the last digit of a float32
 
 
@@ -44,6 +46,31 @@ class DiscreteTime(SurvivalModel):
     def __init__(self, network: nn.Module, *, cuts: NDArray[np.float64]) -> None:
         super().__init__(network)
         self.cuts = cuts
+
+    @property
+    def undecayed(self) -> frozenset[str]:
+        """The bias of the outputs: decay would pull all hazards to that of an output of 0."""
+        return frozenset(name for name, _ in self._output_bias())
+
+    def start_at(self, survival: NDArray[np.float64]) -> None:
+        """Set the bias of the outputs such that they give this survival where they are else 0."""
+        falling = np.clip(np.minimum.accumulate(survival), _LEAST_LEFT, 1.0)
+        falling = falling - _LEAST_STEP * np.arange(falling.size)  # no interval without any event
+        for _, bias in self._output_bias():
+            with torch.no_grad():
+                bias.copy_(torch.from_numpy(self.outputs_of(falling / falling[0])))
+
+    @abstractmethod
+    def outputs_of(self, survival: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Outputs that give a survival at the cuts which falls from 1, shape (k,)."""
+
+    def _output_bias(self) -> list[tuple[str, nn.Parameter]]:
+        """Bias of the last linear layer, if that gives the outputs."""
+        layers = [(n, m) for n, m in self.network.named_modules() if isinstance(m, nn.Linear)]
+        if not layers or layers[-1][1].out_features != self.cuts.size - 1:
+            return []
+        name, layer = layers[-1]
+        return [] if layer.bias is None else [(f"{name}.bias", layer.bias)]
 
     def informative(self, batch: Batch) -> bool:
         """Whether any row has an event or outlasts the first interval."""
@@ -90,6 +117,10 @@ class LogisticHazard(DiscreteTime):
         own = _own_interval(log_odds, interval)
         return (passed - own * torch.from_numpy(event)).mean()
 
+    def outputs_of(self, survival: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log odds of the hazard of each interval, shape (k,)."""
+        return np.asarray(np.log(survival[:-1] / survival[1:] - 1))
+
     def survival_at_cuts(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Product of one less the hazards, shape (n, k + 1)."""
         return _from_hazards(self.outputs(features))
@@ -122,6 +153,10 @@ class PCHazard(DiscreteTime):
         part = _own_interval(hazard, interval) * torch.as_tensor(share, dtype=output.dtype)
         seen = _own_interval(log_hazard, interval) * torch.from_numpy(event)
         return (passed + part - seen).mean()
+
+    def outputs_of(self, survival: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What softplus makes the hazard of each interval of, shape (k,)."""
+        return np.asarray(np.log(survival[:-1] / survival[1:] - 1))
 
     def survival_at_cuts(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Exponential of the negative cumulative hazard, shape (n, k + 1)."""
@@ -175,6 +210,10 @@ class DeepHit(DiscreteTime):
         incidence = scores.softmax(1).cumsum(1)[:, :-1]
         ranking = _ranking(incidence, interval, event, self.sigma)
         return self.alpha * likelihood + (1 - self.alpha) * ranking
+
+    def outputs_of(self, survival: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log odds of each interval against no event at all, shape (k,)."""
+        return np.asarray(np.log(-np.diff(survival) / survival[-1]))
 
     def survival_at_cuts(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Probabilities of the intervals after each cut and of no event, shape (n, k + 1)."""

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.survival import model_names as names
+from tasks.survival.config import SurvivalConfig
 from tasks.survival.models.base import SurvivalModel
 
 
@@ -166,3 +167,26 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _BUILDERS[name](design)
+
+
+def build_configured(
+    config: SurvivalConfig,
+    *,
+    n_features: int,
+    horizon: float,
+    cuts: NDArray[np.float64],
+    seed: int = 0,
+) -> SurvivalModel:
+    """Build the untrained model of a run's configuration; arguments as of `build`."""
+    return build(
+        config.model,
+        n_features=n_features,
+        hidden_layers=config.hidden_units,
+        dropout=config.dropout,
+        seed=seed,
+        horizon=horizon,
+        cuts=cuts,
+        deephit_alpha=config.deephit_alpha,
+        deephit_sigma=config.deephit_sigma,
+        controls=config.controls,
+    )

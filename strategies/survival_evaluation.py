@@ -1,0 +1,71 @@
+"""What the server makes of the sites' evaluations of a survival model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+from tasks.survival.concordance import Concordance, ConcordanceSums, collapse, concordance
+from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, EvaluationPlan
+from tasks.survival.messages import EvaluationSums
+from tasks.survival.standardization import FeatureMoments
+from tasks.survival.survival_metrics import (
+    SurvivalMetrics,
+    SurvivalMetricsSums,
+    survival_metrics,
+)
+
+Entries = dict[str, int | float | str]
+
+_ANTOLINI = "antolini-c-index"
+
+
+def pooled_concordance(parts: Sequence[EvaluationSums], confidence_level: float) -> Concordance:
+    """C-index within sites over all that evaluated a model."""
+    sums = reduce(add, (part.concordance for part in parts), ConcordanceSums())
+    return concordance(sums, confidence_level)
+
+
+def c_index_entries(result: Concordance, *, rows: int) -> dict[str, int | float]:
+    """C-index with its interval, of those of its numbers that exist."""
+    entries = {
+        "c-index": result.value,
+        "c-index-lower": result.lower,
+        "c-index-upper": result.upper,
+        "comparable-pairs": result.comparable_pairs or None,
+        "evaluated-rows": rows or None,
+    }
+    return {key: value for key, value in entries.items() if value is not None}
+
+
+def signs_of_collapse(
+    result: Concordance, evaluations: Sequence[EvaluationSums], risk: FeatureMoments
+) -> tuple[str, ...]:
+    """Signs that the model predicts the same for everybody; none if no site has evaluated it."""
+    evaluated = [part for part in evaluations if part.rows]
+    if not evaluated:
+        return ()
+    return collapse(
+        result,
+        identical_across_samples=all(part.identical for part in evaluated),
+        spread=math.sqrt(float(risk.m2[0]) / risk.count),
+    )
+
+
+def pooled_metrics(
+    parts: Sequence[SurvivalMetricsSums], plan: EvaluationPlan, confidence_level: float
+) -> SurvivalMetrics:
+    """Metrics of the final model over all sites that took part in the plan."""
+    return survival_metrics(
+        reduce(add, parts, SurvivalMetricsSums.zeros(plan)), plan, confidence_level
+    )
+
+
+def metrics_entries(metrics: SurvivalMetrics | None) -> Entries:
+    """What the summary says of the metrics; Antolini's concordance is there as the C-index."""
+    if metrics is None:
+        return {"metrics-reason": FOLLOW_UP_TOO_SHORT}
+    found = metrics.summary()
+    return {key: value for key, value in found.items() if not key.startswith(_ANTOLINI)}
