@@ -56,6 +56,12 @@ def test_logistic_regression(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_own_survival_model(capsys: pytest.CaptureFixture[str]) -> None:
+    own, linear = numbers(printed("own_survival_model.py", capsys))
+    assert own > 0.6  # the hazard is a parabola, which a line cannot follow
+    assert linear < 0.56
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -63,6 +69,7 @@ def test_logistic_regression(capsys: pytest.CaptureFixture[str]) -> None:
         ("callback_each_round.py", "BestModel"),
         ("other_clipping.py", "clip_each_array"),
         ("logistic_regression.py", "fisher_scoring"),
+        ("own_survival_model.py", "smooth_hazard"),
     ],
 )
 def test_an_extension_takes_about_ten_lines(file: str, name: str) -> None:

@@ -639,3 +639,47 @@ def test_faults_of_many_sites_are_one_line(tmp_path: Path) -> None:
     assert "Fault: site-0, site-1, site-2 and 197 more: train: late" in text
     assert "Excluded: site-0, site-1, site-2 and 197 more" in text
     assert "site-150" not in text
+
+
+METRICS = {
+    "model": "CoxTime",
+    "model-kind": "time-dependent",
+    "metrics-upper-limit": 80.0,
+    "metrics-time-1": 20.0,
+    "auc-1": 0.71,
+    "auc-1-lower": 0.61,
+    "auc-1-upper": 0.79,
+    "ibs": 0.1234,
+    "ibs-kaplan-meier": 0.2345,
+    "ibs-difference": -0.1111,
+}
+
+
+def test_metrics_are_in_a_table_with_their_intervals(tmp_path: Path) -> None:
+    text = page_of(make_run(tmp_path, summary=METRICS))
+    assert "Metrics of the final model" in text
+    assert "0.7100 0.6100 – 0.7900" in text
+    assert "at time 20" in text
+    assert "lower (better) than that of one Kaplan-Meier curve" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "others"),
+    [
+        ("proportional-hazards", "Harrell's concordance", "the lower predicted survival"),
+        ("discrete", "Antolini's concordance", "the higher risk"),
+        ("time-dependent", "computed for the final model only", "the higher risk"),
+    ],
+)
+def test_the_c_index_is_called_what_it_is(
+    tmp_path: Path, kind: str, words: str, others: str
+) -> None:
+    text = page_of(make_run(tmp_path, summary={**METRICS, "model-kind": kind}))
+    assert words in text
+    assert others not in text
+    assert ("No figure of convergence" in text) == (kind == "time-dependent")
+
+
+def test_why_there_are_no_metrics(tmp_path: Path) -> None:
+    text = page_of(make_run(tmp_path, summary={"metrics-reason": "follow-up-too-short"}))
+    assert "no Brier score, AUC, Uno's concordance or calibration: too few rows" in text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapp.report import figures, survival_figures
+from fedapp.report import figures, survival_figures, survival_tables
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Section
 from fedapp.run_folder import RunRecord
 
@@ -94,15 +94,24 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
     return [
         Section(
             "Discrimination and survival curves",
-            paragraphs=_c_index_meaning(run),
+            paragraphs=[*_c_index_meaning(run), *survival_tables.model_words(run.summary)],
             figures=[_convergence(run, folder), _survival_curves(run, curves, folder)],
         ),
+        *_metrics(run),
         Section(
             "Privacy and noise",
             paragraphs=_privacy_words(run),
             figures=[_noise_to_signal(run, folder)],
         ),
     ]
+
+
+def _metrics(run: RunRecord) -> list[Section]:
+    words = survival_tables.metrics_words(run.summary)
+    if not words:
+        return []
+    tables = survival_tables.metrics_table(run.summary, confidence=_confidence(run))
+    return [Section("Metrics", paragraphs=words, tables=tables)]
 
 
 # Words
@@ -161,9 +170,9 @@ def _privatization_words(run: RunRecord) -> tuple[str, str]:
 
 def _c_index_meaning(run: RunRecord) -> list[str]:
     words = (
-        "The C-index is the concordance within sites: the share of comparable pairs of rows in "
-        "which the model gives the row with the earlier event the higher risk (equal risks count "
-        "half). 0.5 is chance, 1 is perfect. Both rows of a pair are of the same site; pairs "
+        f"The C-index is {survival_tables.c_index_name(run.summary)} concordance within sites: the "
+        f"share of comparable pairs of rows {survival_tables.c_index_words(run.summary)}. "
+        "0.5 is chance, 1 is perfect. Both rows of a pair are of the same site; pairs "
         "across sites are not compared, so this is not the C-index of the pooled rows. It and its "
         "confidence interval (logit scale) come from sums of each site alone."
     )
@@ -198,9 +207,13 @@ def _lines(run: RunRecord, key: str) -> list[str]:
 def _convergence(run: RunRecord, folder: Path) -> Figure | Absent:
     name = "convergence"
     measured = [line for line in run.rounds if {"round", "c-index"} <= set(line)]
-    if not measured:
+    at_the_end = run.summary.get("model-kind") == "time-dependent"
+    if not measured or at_the_end:
         figures.discard(folder, name)
-        return Absent("No figure of convergence: no round has a C-index.")
+        why = "no round has a C-index"
+        if at_the_end:
+            why = "the C-index of this model needs the baseline hazard, which comes at the end"
+        return Absent(f"No figure of convergence: {why}.")
     words = _c_index_words(run)
     initial = " Round 0 is the initial model." if measured[0]["round"] == 0 else ""
     svg = figures.draw(

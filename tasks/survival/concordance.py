@@ -233,7 +233,7 @@ def collapse(
     identical_across_samples : bool
         All predictions are equal, see `identical_predictions`.
     spread : float
-        Standard deviation of the linear predictor over all rows.
+        Standard deviation of the predicted risk over all rows (the logarithm of a hazard).
 
     Returns
     -------
@@ -257,7 +257,7 @@ def collapse(
         and lower <= 0.5 <= upper
     ):
         signs.append(
-            f"{NEGLIGIBLE_SPREAD}: the linear predictor varies by a standard deviation of "
+            f"{NEGLIGIBLE_SPREAD}: the predicted risk varies by a standard deviation of "
             f"{spread:.2g} only, and the interval of C ({lower:.3f} to {upper:.3f}) contains .5"
         )
     return tuple(signs)
