@@ -26,6 +26,7 @@ from strategies.survival_evaluation import (
     pooled_metrics,
     signs_of_collapse,
 )
+from strategies.survival_model import initial_model, pooled_cuts
 from strategies.survival_statistics import (
     PooledStatistics,
     pool_statistics,
@@ -40,7 +41,6 @@ from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import PooledCurves, pool_curves, risk_cuts
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
 from tasks.survival.evaluation_plan import evaluation_plan
-from tasks.survival.label_cuts import label_cuts, survival_at
 from tasks.survival.messages import (
     EVALUATE,
     TRAIN,
@@ -51,7 +51,7 @@ from tasks.survival.messages import (
     TrainReply,
     to_array_record,
 )
-from tasks.survival.models import Kind, SurvivalModel, arrays_of, build_configured
+from tasks.survival.models import Kind, SurvivalModel, arrays_of
 from tasks.survival.risk_sets import time_grid
 from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, StatisticsRequest
 from tasks.survival.standardization import FeatureMoments
@@ -237,17 +237,7 @@ class SurvivalFedAvg(DPFedAvg):
     @cached_property
     def _initial_model(self) -> SurvivalModel:
         assert self.statistics is not None, "gather_statistics comes first"
-        model = build_configured(
-            self.config,
-            n_features=self.statistics.n_inputs,
-            horizon=self.statistics.horizon,
-            cuts=self.label_cuts,
-            seed=self.seed,
-        )
-        counts = self.statistics.counts
-        grid = time_grid(self.statistics.horizon, self.config.time_bins)
-        model.start_at(survival_at(self.label_cuts, grid, counts.events, counts.at_risk_count))
-        return model
+        return initial_model(self.statistics, self.config, cuts=self.label_cuts, seed=self.seed)
 
     @property
     def kind(self) -> Kind:
@@ -258,14 +248,7 @@ class SurvivalFedAvg(DPFedAvg):
     def label_cuts(self) -> NDArray[np.float64]:
         """Borders of the intervals of discrete models, from the pooled counts by time."""
         assert self.statistics is not None, "gather_statistics comes first"
-        counts = self.statistics.counts
-        return label_cuts(
-            time_grid(self.statistics.horizon, self.config.time_bins),
-            counts.events,
-            counts.at_risk_count,
-            self.config.num_durations,
-            self.config.cuts,
-        )
+        return pooled_cuts(self.statistics, self.config)
 
     def after_round(
         self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None

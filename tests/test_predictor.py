@@ -306,3 +306,18 @@ def test_parts_that_do_not_fit_are_refused_all_at_once(predictor):
     assert "2 feature names, but means and scales of 3 columns" in lines
     assert "encoded columns that are no features: grade" in lines
     assert "array net.0.linear.weight holds values that are not finite" in lines
+
+
+def test_a_file_of_version_1_is_read(predictor, frame, tmp_path):
+    """Which has no cuts."""
+    path = tmp_path / "model.npz"
+    predictor.save(path)
+    with np.load(path) as archive:
+        members = {name: archive[name] for name in archive.files}
+    header = json.loads(members["header"].tobytes())
+    assert header["version"] == 2
+    del header["label-cuts"]
+    members["header"] = np.frombuffer(json.dumps({**header, "version": 1}).encode(), np.uint8)
+    np.savez(path, **members)
+    read = SurvivalPredictor.load(path)
+    np.testing.assert_array_equal(read.survival(frame, [1, 2]), predictor.survival(frame, [1, 2]))

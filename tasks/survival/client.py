@@ -16,14 +16,12 @@ from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
-from tasks.survival.antolini import antolini_sums
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CurvesReply, CurvesRequest
 from tasks.survival.data import SurvivalData, read_survival_data, split
 from tasks.survival.evaluation_plan import EvaluationPlan
-from tasks.survival.label_cuts import subdivided
 from tasks.survival.medians import MEDIAN_BINS, slot_counts
 from tasks.survival.messages import (
     Arrays,
@@ -34,7 +32,6 @@ from tasks.survival.messages import (
     from_array_record,
 )
 from tasks.survival.models import (
-    CoxTime,
     SurvivalModel,
     arrays_of,
     build_configured,
@@ -53,8 +50,9 @@ from tasks.survival.set_up_messages import (
     SurvivalFacts,
 )
 from tasks.survival.site_columns import SiteColumns
+from tasks.survival.site_evaluation import concordance_sums, metric_sums, risk_set_sums
 from tasks.survival.standardization import FeatureMoments, Standardizer
-from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
+from tasks.survival.survival_metrics import SurvivalMetricsSums
 from tasks.survival.training import train as train_locally
 
 # One stream of random numbers a use and site, so that none depends on how many others were drawn.
@@ -243,7 +241,8 @@ def evaluate(message: Message, site: SurvivalSite) -> Message:
     training = site.training
     risk = _predictions(model, site, request.standardizer, training)
     grid = time_grid(request.grid_horizon, site.config.time_bins)
-    exact = _risk_sets(model, training, request.standardizer, risk, grid)
+    inputs = request.standardizer.apply(training.features)
+    exact = risk_set_sums(model, inputs, training, risk, grid=grid)
     reply = EvaluateReply(
         num_examples=len(training),
         evaluation=_evaluate(model, site, request.standardizer, cuts=request.label_cuts, due=True),
@@ -281,21 +280,6 @@ def curves(message: Message, site: SurvivalSite) -> Message:
     return Message(CurvesReply(grouped, metrics).to_record(), reply_to=message)
 
 
-def _risk_sets(
-    model: SurvivalModel,
-    rows: SurvivalData,
-    standardizer: Standardizer,
-    risk: FloatArray,
-    grid: FloatArray,
-) -> RiskSetSums:
-    """Exact risk sets: weighted by the relative hazard, of a model that has no baseline by 1."""
-    if isinstance(model, CoxTime):
-        log_hazard = model.log_hazard(standardizer.apply(rows.features), grid)
-        return RiskSetSums.of_time_dependent(rows.time, rows.event, log_hazard, grid=grid)
-    predictor = np.zeros(len(rows)) if model.kind == "discrete" else risk
-    return RiskSetSums.of(rows.time, rows.event, predictor, grid=grid)
-
-
 def _evaluate(
     model: SurvivalModel,
     site: SurvivalSite,
@@ -308,14 +292,8 @@ def _evaluate(
     if not due or len(rows) < site.config.privacy_level:
         return EvaluationSums(ConcordanceSums(), rows=0, identical=False)
     risk = _predictions(model, site, standardizer, rows)
-    if model.kind == "proportional-hazards":
-        sums = ConcordanceSums.of(risk, rows.time, rows.event)
-    elif model.kind == "time-dependent":
-        sums = ConcordanceSums()  # needs the baseline, which is known in the last exchange
-    else:
-        grid = subdivided(cuts)
-        survival = model.survival(standardizer.apply(rows.features), grid)
-        sums = antolini_sums(rows.time, rows.event, survival, grid=grid)
+    inputs = standardizer.apply(rows.features)
+    sums = concordance_sums(model, inputs, rows, risk, cuts=cuts)
     return EvaluationSums(sums, rows=len(rows), identical=identical_predictions(risk))
 
 
@@ -327,14 +305,15 @@ def _metrics(
     if len(rows) < site.config.privacy_level:
         return SurvivalMetricsSums.zeros(plan)
     risk = _predictions(model, site, request.standardizer, rows)
-    inputs = request.standardizer.apply(rows.features)
-    evaluated = EvaluationRows(
-        rows.time,
-        rows.event,
-        model.survival(inputs, plan.grid, request.baseline),
-        risk if model.kind == "proportional-hazards" else None,
+    return metric_sums(
+        model,
+        request.standardizer.apply(rows.features),
+        rows,
+        risk,
+        plan=plan,
+        baseline=request.baseline,
+        privacy_level=site.config.privacy_level,
     )
-    return SurvivalMetricsSums.of(evaluated, plan, privacy_level=site.config.privacy_level)
 
 
 def _predictions(
