@@ -180,19 +180,7 @@ class DifferentialPrivacy:
 
     def get_privacy_info(self) -> dict[str, Any]:
         """Return what is configured and what it is worth, before and after any update."""
-        configured = {
-            name.replace("dp_", "configured_"): value
-            for name, value in self._values.items()
-            if name != "dp_mechanism"
-        }
-        return {
-            "mechanism": self._values["dp_mechanism"],
-            "noise_driver": self.noise_driver,
-            "inactive_parameters": self.inactive_parameters,
-            **configured,
-            "formal_accounting_available": False,
-            "guarantee": self.guarantee,
-        }
+        return privacy_info(self._values)
 
     def noise(self, *, num_clients: int) -> AdditiveNoise:
         """Return the noise of one client's update when `num_clients` clients are addressed.
@@ -309,6 +297,34 @@ class DifferentialPrivacy:
     def convert_renyi_to_epsilon(self, alpha: float, rdp: float) -> float:
         """Return the epsilon of (epsilon, dp_delta) that Renyi DP of one order implies."""
         return renyi_to_epsilon(alpha, rdp, delta=self._values["dp_delta"])
+
+
+def privacy_info(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is configured and what it is worth; nothing in it is achieved.
+
+    Parameters
+    ----------
+    settings : mapping
+        The six settings by name; ``dp_mechanism`` may be ``"none"``, too.
+
+    Returns
+    -------
+    dict
+        ``mechanism``, ``noise_driver`` (None if nothing drives noise), ``inactive_parameters``,
+        every setting as ``configured_<name>``, ``formal_accounting_available`` (False), and
+        ``guarantee``, a sentence.
+    """
+    mechanism = settings["dp_mechanism"]
+    numbers = [name for name in DEFAULTS if name != "dp_mechanism"]
+    configured = {name.replace("dp_", "configured_"): settings[name] for name in numbers}
+    return {
+        "mechanism": mechanism,
+        "noise_driver": NOISE_DRIVERS.get(mechanism),
+        "inactive_parameters": list(INACTIVE_PARAMETERS.get(mechanism, numbers)),
+        **configured,
+        "formal_accounting_available": False,
+        "guarantee": no_guarantee(mechanism),
+    }
 
 
 def no_guarantee(mechanism: str) -> str:

@@ -1,0 +1,354 @@
+"""Settings of a survival run by the names of federated-survival: `FSAConfig`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedapp import run_config
+from fedapp.run_config import ConfigError, Value
+from tasks.privacy.mechanisms import EXPONENTIAL, additive_mechanism_faults
+from tasks.survival.differential_privacy import DEFAULTS, NOISE_DRIVERS, warn_of_ignored_settings
+
+OFF = "none"
+"""Mechanism that leaves updates as they are."""
+
+KEYS: Mapping[str, str] = {
+    "model": "survival.model",
+    "n_clients": "num-sites",
+    "global_rounds": "survival.rounds",
+    "local_steps": "survival.local-steps",
+    "batch_size": "survival.batch-size",
+    "learning_rate": "survival.learning-rate",
+    "weight_decay": "survival.weight-decay",
+    "hidden_layers": "survival.hidden-layers",
+    "dropout": "survival.dropout",
+    "partition": "survival.partition",
+    "test_size": "survival.test-fraction",
+    "random_state": "seed",
+    **{name: f"survival.{name.replace('_', '-')}" for name in DEFAULTS},
+}
+"""Key of the run configuration that a field stands for."""
+
+ALIASES: Mapping[str, str] = {
+    "model_type": "model",
+    "num_clients": "n_clients",
+    "global_epochs": "global_rounds",
+    "local_epochs": "local_steps",
+    "num_nodes": "hidden_layers",
+    "split_method": "partition",
+    "split_type": "partition",
+    "split_alpha": "dirichlet_alpha",
+    "random_seed": "random_state",
+    "n_samples": "n_rows",
+    "federated_protocol": "protocol",
+    "client_sample_ratio": "client_fraction",
+}
+"""The other package's second names of settings."""
+
+ONE_VALUE: Mapping[str, tuple[object, str]] = {
+    "protocol": ("FedAvg", "no other protocol is here"),
+    "client_fraction": (1.0, "every site takes part in every round"),
+    "optimizer": ("adam", "sites train by AdamW"),
+    "early_stopping": (False, "a run has the rounds that it is given"),
+    "batch_norm": (False, "running statistics would leave the site with the update"),
+    "full_batch": (False, "a batch_size of at least the rows of a site is that"),
+}
+"""Settings of the other package that have one value here, and why."""
+
+WITHOUT_EFFECT: Mapping[str, tuple[object, str]] = {
+    "mode": ("simulate", "data are given to fit or run"),
+    "dataset_name": (None, "data are given to fit or run"),
+    "censor_rate": (0.4, "data are given to fit or run"),
+    "verbose": (False, "Flower's own log tells of the rounds"),
+    "show_progress": (False, "Flower's own log tells of the rounds"),
+}
+"""Settings of the other package that are taken and do nothing: its default, and why."""
+
+_OWN_PARTITIONS = {"non-iid": "censoring-non-iid"}
+
+
+def _default(name: str) -> Any:
+    value = run_config.defaults()[KEYS[name]]
+    if name == "hidden_layers":
+        return tuple(int(units) for units in str(value).split(","))
+    return value
+
+
+def _option_keys() -> dict[str, str]:
+    """Every other key of the run configuration by its name as a keyword."""
+    taken = {*KEYS.values(), "task"}
+    return {
+        key.field: key.name
+        for key in run_config.all_keys()
+        if key.task in ("", "survival") and key.name not in taken
+    }
+
+
+@dataclass(frozen=True, init=False)
+class FSAConfig:
+    """Settings of a survival run, under names that federated-survival knows too.
+
+    Every field stands for a key of the run configuration and has its default and its range. Any
+    other key of the survival task or of all tasks is a keyword too, in snake_case (``time_bins``,
+    ``privacy_level``, ``run_dir``). Second names of the other package are understood
+    (``model_type``, ``num_clients``, ``global_epochs``, ``local_epochs``, ``num_nodes``,
+    ``random_seed``, ``split_method`` ...).
+
+    Parameters
+    ----------
+    **settings : Any
+        Any of the attributes below, or of the other names.
+
+    Attributes
+    ----------
+    model : str
+        Name of the model.
+    n_clients : int
+        Sites that one table is dealt to; tables given apart are a site each.
+    global_rounds : int
+        Rounds of training.
+    local_steps : int
+        Optimizer steps of a site in a round.
+    batch_size : int
+        Rows of a step.
+    learning_rate : float
+        AdamW's learning rate.
+    weight_decay : float
+        AdamW's decoupled weight decay.
+    hidden_layers : tuple of int
+        Units of the hidden layers; empty for CoxPH only, which has none in any case.
+    dropout : float
+        Dropout rate, in [0, 1).
+    partition : str
+        How the rows of one table are dealt.
+    test_size : float
+        Share of each site's rows kept for evaluation, in [0, .9].
+    random_state : int or None
+        Seed of partitions, initial models and batches; None: another one each time. Noise does
+        not come from it (unless a simulation sets ``seeded_noise``).
+    use_differential_privacy : bool
+        Whether sites clip and noise their updates. On by default, as in every run.
+    dp_mechanism : {"gaussian", "laplace", "exponential", "none"}
+        Distribution of the noise; ``"none"`` switches it off. ``"exponential"`` selects a
+        candidate (:class:`~tasks.survival.differential_privacy.DifferentialPrivacy`) and is
+        refused in training.
+    dp_clip_norm : float
+        Bound of the update's L2 norm, > 0.
+    dp_noise_multiplier : float
+        Drives Gaussian noise, >= 0.
+    dp_sensitivity : float
+        Factor on the noise scale, > 0.
+    dp_epsilon : float
+        Drives Laplace noise, > 0. A nominal number: no epsilon is accounted for.
+    dp_delta : float
+        In (0, 1); drives nothing.
+    options : mapping of str to bool, int, float or str
+        Other keys of the run configuration that were set, by their names as keywords.
+
+    Raises
+    ------
+    TypeError
+        For names that do not exist, with the nearest that does, and settings given twice.
+    ValueError
+        For every value that is not allowed: name, value and what is.
+
+    Warns
+    -----
+    UserWarning
+        For each setting that was changed from its default and has no effect.
+    """
+
+    model: str = _default("model")
+    n_clients: int = _default("n_clients")
+    global_rounds: int = _default("global_rounds")
+    local_steps: int = _default("local_steps")
+    batch_size: int = _default("batch_size")
+    learning_rate: float = _default("learning_rate")
+    weight_decay: float = _default("weight_decay")
+    hidden_layers: tuple[int, ...] = _default("hidden_layers")
+    dropout: float = _default("dropout")
+    partition: str = _default("partition")
+    test_size: float = _default("test_size")
+    random_state: int | None = _default("random_state")
+    use_differential_privacy: bool = True
+    dp_mechanism: str = _default("dp_mechanism")
+    dp_clip_norm: float = _default("dp_clip_norm")
+    dp_noise_multiplier: float = _default("dp_noise_multiplier")
+    dp_sensitivity: float = _default("dp_sensitivity")
+    dp_epsilon: float = _default("dp_epsilon")
+    dp_delta: float = _default("dp_delta")
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+    def __init__(self, **settings: Any) -> None:
+        given = {**settings.pop("options", {}), **settings}
+        chosen, said_as = _named(given)
+        _refuse_other_values(chosen, said_as)
+        idle = {name: chosen.pop(name) for name in WITHOUT_EFFECT if name in chosen}
+        chosen = {name: chosen[name] for name in chosen if name not in ONE_VALUE}
+        own = {one.name for one in fields(self)} - {"options"}
+        for one in fields(self):
+            if one.name != "options":
+                object.__setattr__(self, one.name, chosen.get(one.name, one.default))
+        options = {name: value for name, value in chosen.items() if name not in own}
+        object.__setattr__(self, "options", options)
+        if faults := list(self._faults(said_as)):
+            raise ValueError("; ".join(faults))
+        self._warn(idle, said_as)
+
+    @property
+    def privatizes(self) -> bool:
+        """Whether updates are clipped and noised."""
+        return self.use_differential_privacy and self.dp_mechanism != OFF
+
+    @property
+    def privacy_settings(self) -> dict[str, Any]:
+        """The six settings of privatization by name; the mechanism is "none" if it is off."""
+        settings = {name: getattr(self, name) for name in DEFAULTS}
+        return settings if self.privatizes else {**settings, "dp_mechanism": OFF}
+
+    def to_run_config(self) -> dict[str, Value]:
+        """Return the run configuration: what `fedapp.simulation.simulate` takes.
+
+        Keys of all fields and of `options`, without ``task``, and without ``seed`` if
+        `random_state` is None.
+
+        Raises
+        ------
+        ValueError
+            If the mechanism is the exponential one, which trains nothing.
+        """
+        if self.privatizes and self.dp_mechanism == EXPONENTIAL:
+            raise ValueError("; ".join(additive_mechanism_faults(EXPONENTIAL, "dp_mechanism")))
+        return self._run_config()
+
+    def _run_config(self) -> dict[str, Value]:
+        fields_of_run = {name: getattr(self, name) for name in KEYS} | self.privacy_settings
+        if self.random_state is None:
+            del fields_of_run["random_state"]
+        layers = fields_of_run.pop("hidden_layers")
+        if layers:
+            fields_of_run["hidden_layers"] = ",".join(map(str, layers))
+        keys = {**KEYS, **_option_keys()}
+        values = {keys[name]: value for name, value in {**fields_of_run, **self.options}.items()}
+        # The exponential mechanism is a valid setting, though none of a run.
+        if values[KEYS["dp_mechanism"]] == EXPONENTIAL:
+            values[KEYS["dp_mechanism"]] = OFF
+        return values
+
+    def _faults(self, said_as: Mapping[str, str]) -> Iterator[str]:
+        def said(name: str) -> str:
+            return said_as.get(name, name)
+
+        if not isinstance(self.use_differential_privacy, bool):
+            yield (
+                f"{said('use_differential_privacy')} = {self.use_differential_privacy!r}: "
+                "must be True or False"
+            )
+        allowed = [*NOISE_DRIVERS, OFF]
+        known = self.dp_mechanism in allowed
+        if not known:
+            words = ", ".join(f'"{name}"' for name in allowed)
+            yield f"dp_mechanism = {self.dp_mechanism!r}: must be one of {words}"
+        if not self.hidden_layers and self.model != "CoxPH":
+            yield f"{said('hidden_layers')} = (): must be given for every model but CoxPH"
+        values = self._run_config()
+        if not known:
+            del values[KEYS["dp_mechanism"]]
+        names = {key: said(name) for name, key in {**KEYS, **_option_keys()}.items()}
+        try:
+            run_config.read({"task": "survival", **values})
+        except ConfigError as error:
+            for line in error.faults:
+                key = line.partition(" = ")[0].partition(":")[0]
+                yield names.get(key, key) + line.removeprefix(key)
+
+    def _warn(self, idle: Mapping[str, object], said_as: Mapping[str, str]) -> None:
+        level = _levels_to_caller()
+        for name, value in idle.items():
+            usual, why = WITHOUT_EFFECT[name]
+            if value != usual:
+                text = f"{said_as[name]} = {value!r} has no effect: {why}"
+                warnings.warn(text, UserWarning, stacklevel=level)
+        if self.privatizes:
+            warn_of_ignored_settings(self.privacy_settings, stacklevel=level)
+            return
+        switch = f"dp_mechanism = {OFF!r}"
+        if not self.use_differential_privacy:
+            switch = f"{said_as.get('use_differential_privacy', '')} = False"
+        for name, default in DEFAULTS.items():
+            value = getattr(self, name)
+            if name != "dp_mechanism" and value != default:
+                text = f"{name} = {value!r} has no effect: {switch} switches privatization off"
+                warnings.warn(text, UserWarning, stacklevel=level)
+
+
+def _named(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values by our names, and each name as it was given; TypeError for what is no name."""
+    known = {one.name for one in fields(FSAConfig)} - {"options"}
+    known |= {*_option_keys(), *ALIASES, *ONE_VALUE, *WITHOUT_EFFECT}
+    faults = []
+    chosen: dict[str, Any] = {}
+    said_as: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else "`fedapp config survival` lists settings"
+            faults.append(f"unknown setting {name!r}; {hint}")
+            continue
+        own = ALIASES.get(name, name)
+        if own in chosen:
+            faults.append(f"{said_as[own]} and {name} are one setting; give one of them")
+            continue
+        chosen[own], said_as[own] = _plain(own, value), name
+    if faults:
+        raise TypeError("; ".join(faults))
+    return chosen, said_as
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Value as the run configuration has it: Python's own numbers, paths as text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    if name == "partition" and isinstance(value, str):
+        return _OWN_PARTITIONS.get(value.lower(), value.lower())
+    if name == "hidden_layers" and isinstance(value, Sequence) and not isinstance(value, str):
+        return value if isinstance(value, tuple) else tuple(value)
+    return value
+
+
+def _refuse_other_values(chosen: Mapping[str, Any], said_as: Mapping[str, str]) -> None:
+    faults = [
+        f"{said_as[name]} = {chosen[name]!r}: must be {only!r}; {why}"
+        for name, (only, why) in ONE_VALUE.items()
+        if name in chosen and not _is_same(chosen[name], only)
+    ]
+    layers = chosen.get("hidden_layers", ())
+    if not isinstance(layers, tuple):
+        words = "must be a list of whole numbers, as [32, 32]"
+        faults.append(f"{said_as['hidden_layers']} = {layers!r}: {words}")
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
+def _is_same(value: object, only: object) -> bool:
+    if isinstance(value, str) and isinstance(only, str):
+        return value.lower() == only.lower()
+    return value == only
+
+
+def _levels_to_caller() -> int:
+    """Stack level of the first caller outside this package, for a warning raised by ours."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fedapp."):
+        level, frame = level + 1, frame.f_back
+    return level
