@@ -190,7 +190,7 @@ class FSAConfig:
     def __init__(self, **settings: Any) -> None:
         given = {**settings.pop("options", {}), **settings}
         chosen, said_as = _named(given)
-        _refuse_other_values(chosen, said_as)
+        faults = _taken_out_faults(chosen, said_as)
         idle = {name: chosen.pop(name) for name in WITHOUT_EFFECT if name in chosen}
         chosen = {name: chosen[name] for name in chosen if name not in ONE_VALUE}
         own = {one.name for one in fields(self)} - {"options"}
@@ -199,7 +199,8 @@ class FSAConfig:
                 object.__setattr__(self, one.name, chosen.get(one.name, one.default))
         options = {name: value for name, value in chosen.items() if name not in own}
         object.__setattr__(self, "options", options)
-        if faults := list(self._faults(said_as)):
+        faults += self._faults(said_as)
+        if faults:
             raise ValueError("; ".join(faults))
         self._warn(idle, said_as)
 
@@ -320,24 +321,29 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if name == "partition" and isinstance(value, str):
-        return _OWN_PARTITIONS.get(value.lower(), value.lower())
+        own = _OWN_PARTITIONS.get(value.lower(), value.lower())
+        return value if own == value else own  # the same object: sklearn.base.clone looks at that
     if name == "hidden_layers" and isinstance(value, Sequence) and not isinstance(value, str):
-        return value if isinstance(value, tuple) else tuple(value)
+        if isinstance(value, tuple) and all(type(units) is int for units in value):
+            return value
+        return tuple(units.item() if isinstance(units, np.generic) else units for units in value)
     return value
 
 
-def _refuse_other_values(chosen: Mapping[str, Any], said_as: Mapping[str, str]) -> None:
+def _taken_out_faults(chosen: dict[str, Any], said_as: Mapping[str, str]) -> list[str]:
+    """Faults of what the run configuration does not have so, which are taken out of `chosen`."""
     faults = [
         f"{said_as[name]} = {chosen[name]!r}: must be {only!r}; {why}"
         for name, (only, why) in ONE_VALUE.items()
         if name in chosen and not _is_same(chosen[name], only)
     ]
     layers = chosen.get("hidden_layers", ())
-    if not isinstance(layers, tuple):
+    if not isinstance(layers, tuple) or not all(type(units) is int for units in layers):
+        shown = list(layers) if isinstance(layers, tuple) else layers
         words = "must be a list of whole numbers, as [32, 32]"
-        faults.append(f"{said_as['hidden_layers']} = {layers!r}: {words}")
-    if faults:
-        raise ValueError("; ".join(faults))
+        faults.append(f"{said_as['hidden_layers']} = {shown!r}: {words}")
+        del chosen["hidden_layers"]
+    return faults
 
 
 def _is_same(value: object, only: object) -> bool:

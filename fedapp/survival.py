@@ -186,8 +186,8 @@ class FederatedSurvival:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return all settings by name, as scikit-learn asks for."""
-        params = {one.name: getattr(self.config, one.name) for one in fields(self.config)}
-        return {**params, **params.pop("options")}
+        names = [one.name for one in fields(self.config) if one.name != "options"]
+        return {name: getattr(self.config, name) for name in names} | dict(self.config.options)
 
     def set_params(self, **settings: Any) -> FederatedSurvival:
         """Change settings; what was fitted before is forgotten."""
