@@ -55,6 +55,7 @@ ALIASES: Mapping[str, str] = {
 
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "protocol": ("FedAvg", "no other protocol is here"),
+    "protocol_params": (None, "FedAvg has none"),
     "client_fraction": (1.0, "every site takes part in every round"),
     "optimizer": ("adam", "sites train by AdamW"),
     "early_stopping": (False, "a run has the rounds that it is given"),
@@ -69,6 +70,8 @@ WITHOUT_EFFECT: Mapping[str, tuple[object, str]] = {
     "censor_rate": (0.4, "data are given to fit or run"),
     "verbose": (False, "Flower's own log tells of the rounds"),
     "show_progress": (False, "Flower's own log tells of the rounds"),
+    "prediction_validation": ("raise", "a model whose predictions are not finite ends the run"),
+    "evaluation_quantiles": ((0.05, 0.95), "times of evaluation come from the sites' counts"),
 }
 """Settings of the other package that are taken and do nothing: its default, and why."""
 

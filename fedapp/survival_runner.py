@@ -125,6 +125,8 @@ class FSARunner:
             If the run was refused or its result does not exist, with the reason.
         TypeError, ValueError
             If data or settings are not usable.
+        RuntimeError
+            If a SuperLink on another machine keeps the run folder.
         """
         from fedapp.survival_tables import tables_of_sites
 
@@ -355,7 +357,13 @@ def _run_at_superlink(
     run_dir = Path(str(settings.get("run-dir", "runs"))).expanduser().resolve()
     values = {"report": False, **settings, "task": "survival", KEYS["random_state"]: seed}
     values["run-dir"] = str(run_dir)
-    return read_result(run_with_flower(values, num_supernodes=None, superlink=superlink))
+    folder = run_with_flower(values, num_supernodes=None, superlink=superlink)
+    if not folder.is_dir():
+        raise RuntimeError(
+            f"{folder}: no such folder here; the ServerApp of this SuperLink wrote it on its own "
+            "machine, where `fedapp predict` and `fedapp report` read it"
+        )
+    return read_result(folder)
 
 
 def _has_proportional_hazards(summary: Mapping[str, Any]) -> bool:

@@ -499,6 +499,9 @@ def test_a_superlink_runs_with_the_data_of_its_sites(
     assert seen["values"]["run-dir"] == str(tmp_path / "runs")
     assert (seen["values"]["seed"], seen["values"]["task"]) == (4, "survival")
     assert bits_of(result_of(model)) == bits_of(done)
+    monkeypatch.setattr(flower_run, "run_with_flower", lambda values, **_: Path("/not/here"))
+    with pytest.raises(RuntimeError, match="/not/here: no such folder here"):
+        quick(seeded_noise=False).fit(superlink="remote")
     with pytest.raises(ValueError, match="superlink = 'remote': data are at its sites"):
         quick().fit(table(60), superlink="remote")
 

@@ -215,6 +215,7 @@ def test_unknown_mechanism() -> None:
     ("name", "value"),
     [
         ("protocol", "FedProx"),
+        ("protocol_params", {"mu": 0.01}),
         ("client_fraction", 0.5),
         ("optimizer", "sgd"),
         ("early_stopping", True),
