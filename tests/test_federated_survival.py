@@ -17,6 +17,7 @@ from fedapp.survival import FederatedSurvival, FitError, FSAConfig, FSARunner
 from tasks.survival import models
 from tasks.survival.predictor import SurvivalPredictor
 from tests.patients import patients, with_cell
+from tests.runtimes import superlink
 
 QUICK: dict[str, Any] = {
     "n_clients": 3,
@@ -507,8 +508,11 @@ def test_a_superlink_runs_with_the_data_of_its_sites(
 
 
 @pytest.mark.slow
-def test_ray_itself() -> None:
+def test_ray_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = table(80)
     settings: dict[str, Any] = {"use_differential_privacy": False, "random_state": 2}
-    here, ray = quick(**settings).fit(frame), quick(**settings).fit(frame, backend="ray")
-    assert bits_of(result_of(ray)) == bits_of(result_of(here))
+    with superlink(tmp_path / "flwr", cwd=tmp_path, simulation=True) as link:
+        for name in ("FLWR_HOME", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"):
+            monkeypatch.setenv(name, link.environment[name])
+        ray = quick(**settings).fit(frame, backend="ray")
+    assert bits_of(result_of(ray)) == bits_of(result_of(quick(**settings).fit(frame)))
