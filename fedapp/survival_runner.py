@@ -27,8 +27,6 @@ SCOPE = (
     "the other messages carry no noise"
 )
 
-_PROPORTIONAL_HAZARDS = "proportional-hazards"
-
 
 class FitError(ValueError):
     """The run was refused, or its result does not exist; the text says why.
@@ -277,7 +275,7 @@ class FSARunner:
             event=event,
             event_value=str(options.get("event_value", "1")),
             censored_value=str(options.get("censored_value", "0")),
-            proportional_hazards=_has_proportional_hazards(summary),
+            kind=str(summary["model-kind"]),
             confidence_level=float(options.get("confidence_level", 0.95)),
         )
 
@@ -364,10 +362,6 @@ def _run_at_superlink(
             "machine, where `fedapp predict` and `fedapp report` read it"
         )
     return read_result(folder)
-
-
-def _has_proportional_hazards(summary: Mapping[str, Any]) -> bool:
-    return bool(summary.get("model-kind", _PROPORTIONAL_HAZARDS) == _PROPORTIONAL_HAZARDS)
 
 
 def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:

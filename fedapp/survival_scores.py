@@ -19,6 +19,7 @@ from tasks.survival.concordance import (
 )
 from tasks.survival.data import SurvivalData, read_survival_data
 from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, evaluation_plan
+from tasks.survival.label_cuts import subdivided
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import FloatArray, RiskSetSums
 from tasks.survival.survival_metrics import (
@@ -28,6 +29,7 @@ from tasks.survival.survival_metrics import (
     survival_metrics,
 )
 
+PROPORTIONAL_HAZARDS, DISCRETE = "proportional-hazards", "discrete"
 HARRELL, ANTOLINI = "harrell", "antolini"
 
 _STAND_IN = "features of the model"
@@ -41,7 +43,7 @@ def score_tables(
     event: str,
     event_value: str = "1",
     censored_value: str = "0",
-    proportional_hazards: bool,
+    kind: str,
     confidence_level: float,
 ) -> dict[str, Any]:
     """Concordance, integrated Brier score and the other metrics of a run, with intervals.
@@ -61,9 +63,9 @@ def score_tables(
         Columns of times and events.
     event_value, censored_value : str
         What the event column holds.
-    proportional_hazards : bool
-        Whether rows are ranked by the linear predictor (Harrell's C-index) and not by curves that
-        may cross (Antolini's).
+    kind : {"proportional-hazards", "time-dependent", "discrete"}
+        Of the model: rows are ranked by the linear predictor (Harrell's C-index) under proportional
+        hazards, else by curves that may cross (Antolini's).
     confidence_level : float
         In (0, 1).
 
@@ -83,14 +85,19 @@ def score_tables(
     parts, risks = _read(predictor, tables, time, event, (event_value, censored_value))
     grid = predictor.baseline.grid
     curves = [predictor.survival(table, grid) for table in tables]
-    c_index = concordance(
-        _concordance_sums(parts, risks, curves, grid, proportional_hazards), confidence_level
-    )
-    metrics = _metrics(
-        parts, risks if proportional_hazards else None, curves, grid, confidence_level
-    )
+    proportional = kind == PROPORTIONAL_HAZARDS
+    if proportional:
+        sums = _harrell_sums(parts, risks)
+    elif kind == DISCRETE:
+        fine = subdivided(np.array(predictor.architecture.label_cuts))
+        at_cuts = [predictor.survival(table, fine) for table in tables]
+        sums = _antolini_sums(parts, at_cuts, fine)
+    else:
+        sums = _antolini_sums(parts, curves, grid)
+    c_index = concordance(sums, confidence_level)
+    metrics = _metrics(parts, risks if proportional else None, curves, grid, confidence_level)
     identical = identical_predictions(np.concatenate(risks))
-    if identical and not proportional_hazards:  # one number a row is not all of a curve
+    if identical and not proportional:  # one number a row is not all of a curve
         every = np.concatenate(curves)
         identical = bool((every == every[0]).all())
     signs = collapse(
@@ -99,7 +106,7 @@ def score_tables(
         spread=float(np.std(np.concatenate(risks))),
     )
     scores: dict[str, Any] = {"c_index": c_index.value, **_bounds(c_index)}
-    scores["c_index_definition"] = HARRELL if proportional_hazards else ANTOLINI
+    scores["c_index_definition"] = HARRELL if proportional else ANTOLINI
     if metrics is None:
         scores["ibs_reason"] = FOLLOW_UP_TOO_SHORT
     else:
@@ -151,19 +158,19 @@ def _read(
     return parts, risks
 
 
-def _concordance_sums(
-    parts: Sequence[SurvivalData],
-    risks: Sequence[FloatArray],
-    curves: Sequence[FloatArray],
-    grid: FloatArray,
-    proportional_hazards: bool,
+def _harrell_sums(parts: Sequence[SurvivalData], risks: Sequence[FloatArray]) -> ConcordanceSums:
+    sums = ConcordanceSums()
+    for part, risk in zip(parts, risks, strict=True):
+        sums += ConcordanceSums.of(risk, part.time, part.event)
+    return sums
+
+
+def _antolini_sums(
+    parts: Sequence[SurvivalData], curves: Sequence[FloatArray], grid: FloatArray
 ) -> ConcordanceSums:
     sums = ConcordanceSums()
-    for part, risk, curve in zip(parts, risks, curves, strict=True):
-        if proportional_hazards:
-            sums += ConcordanceSums.of(risk, part.time, part.event)
-        else:
-            sums += antolini_sums(part.time, part.event, curve, grid=grid)
+    for part, curve in zip(parts, curves, strict=True):
+        sums += antolini_sums(part.time, part.event, curve, grid=grid)
     return sums
 
 
@@ -178,7 +185,7 @@ def _metrics(
     pooled = counts[0]
     for more in counts[1:]:
         pooled += more
-    plan = evaluation_plan(pooled, grid, time_dependent=risks is None)
+    plan = evaluation_plan(pooled, grid, sites=len(parts), privacy_level=1)  # counts are exact
     if plan is None:
         return None
     sums = SurvivalMetricsSums.zeros(plan)

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from lifelines.utils import concordance_index
 
-from fedapp import flower_run, simulation
+from fedapp import flower_run, run_config, simulation
 from fedapp.simulation import SimulationResult, simulate
 from fedapp.survival import FederatedSurvival, FitError, FSAConfig, FSARunner
 from tasks.survival import models
+from tasks.survival.client import SurvivalSite
 from tasks.survival.predictor import SurvivalPredictor
 from tests.patients import patients, with_cell
 from tests.runtimes import superlink
@@ -181,6 +182,43 @@ def test_every_model(name: str) -> None:
     assert curves[0] == pytest.approx(1.0)
     assert (np.diff(curves, axis=0) <= 1e-12).all()
     assert 0 <= model.evaluate(table(60, seed=7))["c_index"] <= 1
+
+
+@pytest.mark.parametrize("name", ["DeepSurv", "CoxTime", "LogisticHazard"])
+def test_scores_are_those_of_the_run_on_the_rows_of_the_sites(name: str) -> None:
+    frames = [patients(60, seed=3), patients(70, seed=4)]
+    model = quick(model=name, random_state=2, local_steps=8).fit(frames)
+    keys = model.config.to_run_config()
+    held_out = []
+    for number, frame in enumerate(frames):
+        site = SurvivalSite.prepare(
+            frame,
+            name=f"site-{number}",
+            data_set="",
+            time="time",
+            event="event",
+            config=run_config.read(keys).survival,
+            seed=2,
+        )
+        rows = site.evaluation
+        table_of_site = pd.DataFrame(rows.features, columns=list(rows.feature_names))
+        held_out.append(table_of_site.assign(time=rows.time, event=rows.event.astype(int)))
+    scores, summary = model.evaluate(held_out), result_of(model).summary
+    assert scores["rows"] == summary["evaluated-rows"]
+    assert scores["comparable_pairs"] == summary["comparable-pairs"]
+    for key in ("c-index", "c-index-lower", "c-index-upper"):
+        assert scores[key.replace("-", "_")] == pytest.approx(summary[key], abs=1e-12)
+    assert scores["c_index_definition"] == ("harrell" if name == "DeepSurv" else "antolini")
+
+
+def test_text_and_missing_values() -> None:
+    frame = table(90)
+    frame["grade"] = np.tile(["I", "II", "III"], 30)
+    frame.loc[::9, "x2"] = np.nan
+    model = quick(missing="median", categories="grade=I<II<III").fit(frame)
+    assert model.predict_survival(frame.head(4), times=1.0).shape == (1, 4)
+    assert 0 < model.evaluate(frame)["c_index"] < 1
+    assert model.get_run_summary()["n_features"] == 4
 
 
 # A script for the other package -----------------------------------------------------------------

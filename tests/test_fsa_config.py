@@ -129,6 +129,14 @@ def test_second_names() -> None:
     assert not set(ALIASES) & {one.name for one in dataclasses.fields(FSAConfig)}
 
 
+def test_a_linear_model_has_no_layers() -> None:
+    config = FSAConfig(model_type="CoxPH", num_nodes=(), num_durations=8)
+    values = config.to_run_config()
+    assert values["survival.model"] == "CoxPH"
+    assert values["survival.num-durations"] == 8
+    assert "survival.hidden-layers" not in values
+
+
 def test_numpy_numbers() -> None:
     config = FSAConfig(
         n_clients=np.int64(3), learning_rate=np.float64(0.01), hidden_layers=[np.int64(8)]
