@@ -178,7 +178,9 @@ class SurvivalPredictor:
         """
         times = np.atleast_1d(np.asarray(times, dtype=np.float64))
         self.baseline.refuse_outside(times)
-        features = feature_matrix(frame, self.feature_names, self.encoding)
+        features = feature_matrix(
+            frame, self.feature_names, self.encoding, self.standardizer.encoding
+        )
         return self._model.survival(self.standardizer.apply(features), times, self.baseline)
 
     @cached_property
