@@ -50,8 +50,12 @@ ALIASES: Mapping[str, str] = {
     "n_samples": "n_rows",
     "federated_protocol": "protocol",
     "client_sample_ratio": "client_fraction",
+    "num_sites": "n_clients",
+    "rounds": "global_rounds",
+    "test_fraction": "test_size",
+    "seed": "random_state",
 }
-"""The other package's second names of settings."""
+"""Second names of settings: the other package's, and those of the run configuration."""
 
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "protocol": ("FedAvg", "no other protocol is here"),

@@ -105,7 +105,8 @@ class FederatedSurvival:
         client_col : str, optional
             Column of one table whose values are the sites.
         backend : {"in-process", "ray"}
-            ``"ray"`` calls the real ``flwr run`` on simulated SuperNodes.
+            ``"ray"`` calls the real ``flwr run`` on simulated SuperNodes; names of sites are not
+            kept there.
         superlink : str
             Name of a SuperLink connection of the Flower configuration, to run at its SuperNodes.
 

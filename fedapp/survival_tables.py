@@ -5,6 +5,7 @@ form                                  sites
 ====================================  ============================================================
 one table                             its rows are dealt, or a site is a value of a column
 features, times, events               the same, from arrays; features are named x1, x2, ...
+pair of features and labels           the same
 list of tables                        one a site
 mapping of names to tables            one a site, with its name
 anything with ``clients_set``         that mapping; ``test_data`` and ``test_label`` are rows that
@@ -106,6 +107,8 @@ def tables_of_sites(
     if hasattr(data, "clients_set"):
         held_out = _held_out(data)
         data = data.clients_set
+    elif _is_pair(data):
+        data = _table(data, "data")
     together = durations is not None or events is not None
     single = isinstance(data, pd.DataFrame) or (together and not isinstance(data, Mapping))
     if together and isinstance(data, pd.DataFrame | Mapping):

@@ -146,6 +146,8 @@ def test_arrays() -> None:
     model = quick().fit(features, frame["time"].to_numpy(), frame["status"].to_numpy())
     assert bits_of(result_of(model)) == bits_of(result_of(quick().fit(frame)))
     assert model.predict_survival(features[:4]).shape[1] == 4
+    pair = (features, frame[["time", "status"]].to_numpy())
+    assert bits_of(result_of(quick().fit(pair))) == bits_of(result_of(model))
 
 
 def test_columns_of_other_names() -> None:

@@ -126,6 +126,9 @@ def test_second_names() -> None:
     assert (config.hidden_layers, config.random_state) == ((16,), 1)
     assert (config.partition, config.options["dirichlet_alpha"]) == ("dirichlet", 0.4)
     assert FSAConfig(split_type="non-iid").partition == "censoring-non-iid"
+    own = FSAConfig(num_sites=3, rounds=7, test_fraction=0.3, seed=1)
+    assert (own.n_clients, own.global_rounds) == (3, 7)
+    assert (own.test_size, own.random_state) == (0.3, 1)
     assert not set(ALIASES) & {one.name for one in dataclasses.fields(FSAConfig)}
 
 
