@@ -282,7 +282,7 @@ class FSAConfig:
         level = _levels_to_caller()
         for name, value in idle.items():
             usual, why = WITHOUT_EFFECT[name]
-            if value != usual:
+            if not _is_same(value, usual):
                 text = f"{said_as[name]} = {value!r} has no effect: {why}"
                 warnings.warn(text, UserWarning, stacklevel=level)
         if self.privatizes:
@@ -356,7 +356,7 @@ def _taken_out_faults(chosen: dict[str, Any], said_as: Mapping[str, str]) -> lis
 def _is_same(value: object, only: object) -> bool:
     if isinstance(value, str) and isinstance(only, str):
         return value.lower() == only.lower()
-    return value == only
+    return bool(np.array_equal(np.asarray(value), np.asarray(only)))  # a list like a tuple
 
 
 def _levels_to_caller() -> int:

@@ -157,8 +157,10 @@ class FSARunner:
         else:
             result = _simulate(settings, tables, seed=seed, backend=backend)
         self._forget()
-        if result.summary.get("status") != "ok":
-            raise FitError(str(result.summary.get("reason", "the run gave no result")), result)
+        status = str(result.summary.get("status", "failed"))
+        if status != "ok":
+            reason = result.summary.get("reason", "the run gave no result")
+            raise FitError(f"{status}: {reason}", result)
         self.result_ = result
         if tables is not None:
             self._labels, self._features = (tables.time, tables.event), tuple(tables.features)

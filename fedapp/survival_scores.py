@@ -96,7 +96,8 @@ def score_tables(
         sums = _antolini_sums(parts, curves, grid)
     c_index = concordance(sums, confidence_level)
     metrics = _metrics(parts, risks if proportional else None, curves, grid, confidence_level)
-    identical = identical_predictions(np.concatenate(risks))
+    rows = sum(len(part) for part in parts)
+    identical = rows > 1 and identical_predictions(np.concatenate(risks))
     if identical and not proportional:  # one number a row is not all of a curve
         every = np.concatenate(curves)
         identical = bool((every == every[0]).all())
@@ -113,7 +114,7 @@ def score_tables(
         summary = metrics.summary()
         scores |= {name.replace("-", "_"): value for name, value in summary.items()}
         signs += metrics.collapse_signs(c_index)
-    scores["rows"] = sum(len(part) for part in parts)
+    scores["rows"] = rows
     scores["events"] = sum(int(part.event.sum()) for part in parts)
     scores = {name: value for name, value in scores.items() if value is not None}
     scores["prediction_diagnostics"] = {

@@ -401,6 +401,8 @@ def test_what_does_not_exist_is_absent(fitted: FederatedSurvival) -> None:
     assert "ibs" not in scores
     assert scores["ibs_reason"] == "follow-up-too-short"
     assert scores["events"] == 0
+    one = fitted.evaluate(frame.head(1))
+    assert one["prediction_diagnostics"] == {"identical_across_samples": False, "signs": []}
 
 
 def test_history_is_that_of_the_rounds(fitted: FederatedSurvival) -> None:
@@ -440,13 +442,13 @@ def test_before_a_fit() -> None:
 
 def test_a_refused_run_says_why() -> None:
     model = quick()
-    with pytest.raises(FitError, match="time") as caught:
+    with pytest.raises(FitError, match=r"^refused: site-1: time column") as caught:
         model.fit([table(30), with_cell(table(30), "time", -12345.5)])
     assert "12345" not in str(caught.value)
     assert caught.value.result.summary["status"] == "refused"
     with pytest.raises(RuntimeError, match="fit must be called"):
         model.predict_survival(table(3))
-    with pytest.raises(FitError):
+    with pytest.raises(FitError, match=r"^not-estimable: no-events$"):
         model.fit([table(30).assign(status=0), table(30).assign(status=0)])
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
+import tasks.survival
 from fedapp import run_config
 from fedapp.fsa_config import ALIASES, KEYS, ONE_VALUE, WITHOUT_EFFECT
 from fedapp.survival import DifferentialPrivacy, FederatedSurvival, FSAConfig, FSARunner
@@ -253,6 +254,14 @@ def test_exponential_is_a_setting_and_no_training() -> None:
     assert DifferentialPrivacy(config).exponential_mechanism(["a", "b"], [0.0, 5000.0]) == 1
 
 
+def test_arrays_in_place_of_numbers() -> None:
+    two = np.array([0.1, 0.2])
+    with pytest.raises(ValueError, match=r"optimizer = array.*; learning_rate = array"):
+        FSAConfig(learning_rate=two, optimizer=two)
+    assert warned(evaluation_quantiles=[0.05, 0.95]) == []
+    assert len(warned(evaluation_quantiles=two)) == 1
+
+
 # What is ignored, and said so -------------------------------------------------------------------
 
 IGNORED = {
@@ -348,6 +357,7 @@ def test_privacy_info_of_a_run_without_privatization() -> None:
 
 
 def test_differential_privacy_takes_the_config() -> None:
+    assert tasks.survival.DifferentialPrivacy is DifferentialPrivacy
     tool = DifferentialPrivacy(FSAConfig(dp_noise_multiplier=0.0, dp_clip_norm=0.1))
     noised = tool.privatize_model_update({"w": torch.zeros(4)}, {"w": torch.ones(4)}, num_clients=3)
     assert noised["w"].norm().item() == pytest.approx(0.1)
