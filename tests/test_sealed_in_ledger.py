@@ -16,7 +16,7 @@ from strategies.vertical_result import vertical_disclosures
 from tasks.secure import sealed_relay
 from tasks.secure.keys import PublicBundle, SiteKeys
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import Recorded, bytes_of, record
 
 KEYS: dict[str, Any] = {"max_depth": 2, "num_trees": 2, "max_bin": 6, "min_child_weight": 0.1}

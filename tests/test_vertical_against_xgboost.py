@@ -17,7 +17,7 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import JoinedTable
 from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.objectives import objective_of
-from tests.vertical_plain_protocol import config_of, joined, random_frame
+from tests.vertical_frames import config_of, joined, random_frame
 
 
 @dataclass

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.vertical_plain_protocol import random_frame
+from tests.vertical_frames import random_frame
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
 )
 from tasks.vertical_xgboost.rows import read_table
-from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import Recorded, bytes_of, numbers_of, record
 
 KEYS: dict[str, Any] = {"max_depth": 2, "num_trees": 2, "max_bin": 6, "min_child_weight": 0.1}

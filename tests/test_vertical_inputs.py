@@ -29,7 +29,7 @@ from tasks.vertical_xgboost.paillier.packing import SlotLayout
 from tasks.vertical_xgboost.protected_sums import LevelShape, PaillierSums
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 from tests.paillier_keys import weak_key
-from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, run
 
 SMALL: dict[str, Any] = {"max_depth": 2, "num_trees": 1, "max_bin": 4}

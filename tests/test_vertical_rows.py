@@ -13,7 +13,7 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import join
 from tasks.vertical_xgboost.rows import PartyTable, evaluation_rows, read_table
-from tests.vertical_plain_protocol import config_of
+from tests.vertical_frames import config_of
 
 
 def read(frame: pd.DataFrame, *, seed: int = 0, **keys: Any) -> PartyTable:

@@ -11,7 +11,7 @@ import pytest
 
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import simulate
-from tests.vertical_plain_protocol import cut, random_frame
+from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, draw_known_keys, record, run
 
 BOTH = ("binary:logistic", "reg:squarederror")
@@ -74,6 +74,16 @@ def test_settings_do_not_break_equality(keys: dict[str, Any], tmp_path: Path) ->
         assert summary["trees-kept"] <= summary["trees"]
     if keys.get("num_trees") == 30:
         assert summary["trees-kept"] == summary["trees"] - 2 < 28
+
+
+@pytest.mark.parametrize(("factor", "label_bound"), [(2.0**26, 0.0), (2.0**-8, 0.0), (1.0, 500.0)])
+def test_targets_of_any_size_and_a_declared_bound(
+    factor: float, label_bound: float, tmp_path: Path
+) -> None:
+    frame = random_frame(2, objective=BOTH[1])
+    frame["label"] *= factor
+    keys = {"objective": BOTH[1], "label_bound": label_bound, "max_depth": 3, "num_trees": 3}
+    check(tmp_path, cut(frame, parties=3, labels="even"), **keys)
 
 
 def test_ties_are_decided_as_one_party_would(tmp_path: Path) -> None:

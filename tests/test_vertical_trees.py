@@ -31,7 +31,7 @@ from tasks.vertical_xgboost.tree import (
     Record,
     text_of,
 )
-from tests.vertical_plain_protocol import config_of
+from tests.vertical_frames import config_of
 
 # Objectives -------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ def test_labels_at_two_parties_or_none_are_counted() -> None:
 def test_the_loss_of_a_fit_falls() -> None:
     # Slope over trees of the training loss, an end-to-end sign check.
     from tasks.vertical_xgboost.central import fit_central
-    from tests.vertical_plain_protocol import joined, random_frame
+    from tests.vertical_frames import joined, random_frame
 
     config = config_of(max_depth=3, num_trees=8)
     model = fit_central(joined([random_frame(0)], config), config)
