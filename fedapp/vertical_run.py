@@ -13,10 +13,10 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, read_joined
-from strategies.all_parties import tell_all
+from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
-from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
+from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, TaskPart
 from tasks.vertical_xgboost.messages import (
@@ -69,7 +69,7 @@ def _meet(exchange: Exchange, config: RunConfig) -> dict[str, TaskPart]:
             exchange, fingerprint=code_fingerprint(), min_sites=config.general.min_sites
         )
     except Refused as refused:
-        tell_all(exchange, StopRequest(str(refused)).to_record(), STOP)
+        AllParties(exchange).tell(StopRequest(str(refused)).to_record(), STOP)
         raise
 
 
@@ -78,10 +78,16 @@ def _line(grown: GrownTree, config: RunConfig) -> dict[str, Any]:
     return {
         "tree": grown.number,
         **_metrics(grown, config),
-        "exchanges": grown.exchanges,
-        "bytes": grown.bytes,
-        "ciphertexts": grown.ciphertexts,
-        "crypto-seconds": {name: round(spent, 4) for name, spent in grown.seconds.items()},
+        **_cost(grown.cost),
+    }
+
+
+def _cost(cost: Cost) -> dict[str, Any]:
+    return {
+        "exchanges": cost.exchanges,
+        "bytes": cost.bytes,
+        "ciphertexts": cost.ciphertexts,
+        "crypto-seconds": {name: round(spent, 4) for name, spent in cost.seconds.items()},
     }
 
 
@@ -134,6 +140,8 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
         "split-clients": dict(result.split_clients),
         "ciphertexts": result.ciphertexts,
         "crypto-seconds": {name: round(spent, 4) for name, spent in result.seconds.items()},
+        "set-up": _cost(result.set_up),
+        "ending": _cost(result.ending),
         "roster-fingerprint": result.roster_fingerprint,
         "encryption": config.vertical_xgboost.encryption,
     }

@@ -18,76 +18,104 @@ _NOT_A_VERDICT = frozenset({"late", "malformed", "not-sent", "misrouted", "error
 """Kinds of fault that say something of the runtime or the code, not of rows or settings."""
 
 
-def ask_all(
-    exchange: Exchange,
-    contents: Mapping[str, RecordDict],
-    message_type: str,
-    parse: Callable[[RecordDict], Reply],
-    *,
-    step: str,
-) -> dict[str, Reply]:
-    """Make an exchange with parties, all of which have to answer in one form; see `ask_each`."""
-    return ask_each(exchange, contents, message_type, lambda _, content: parse(content), step=step)
-
-
-def ask_each(
-    exchange: Exchange,
-    contents: Mapping[str, RecordDict],
-    message_type: str,
-    parse: Callable[[str, RecordDict], Reply],
-    *,
-    step: str,
-) -> dict[str, Reply]:
-    """Make an exchange with parties, all of which have to answer.
+class AllParties:
+    """The parties of a run, asked together.
 
     Parameters
     ----------
     exchange : Exchange
         Knows their names.
-    contents : mapping of str to RecordDict
-        What each party is sent.
-    message_type : str
-    parse : callable
-        Takes a party's name and its reply.
-    step : str
-        Name of the step, for faults.
-
-    Returns
-    -------
-    dict of str to object
-        Reply by party, in the order of names.
-
-    Raises
-    ------
-    Refused
-        If parties found something wrong with rows, settings or messages: each reason once, with
-        who says it.
-    TooFewSites
-        If a party is lost.
+    timeout : float, optional
+        Seconds to wait for a reply; the shorter of this and the Exchange's own holds.
     """
-    nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
-    before = len(exchange.faults)
-    messages = [
-        Message(content, dst_node_id=nodes[name], message_type=message_type)
-        for name, content in contents.items()
-        if name in nodes
-    ]
-    try:
-        replies = exchange.send_and_receive(messages)
-        read = dict(
-            exchange.read_messages(
-                replies,
-                lambda reply: parse(exchange.name_of(reply.metadata.src_node_id), reply.content),
+
+    def __init__(self, exchange: Exchange, *, timeout: float | None = None) -> None:
+        self.exchange = exchange
+        self.timeout = timeout
+
+    def ask(
+        self,
+        contents: Mapping[str, RecordDict],
+        message_type: str,
+        parse: Callable[[RecordDict], Reply],
+        *,
+        step: str,
+    ) -> dict[str, Reply]:
+        """Make an exchange in which all answer in one form; see `ask_each`."""
+        return self.ask_each(contents, message_type, lambda _, content: parse(content), step=step)
+
+    def ask_each(
+        self,
+        contents: Mapping[str, RecordDict],
+        message_type: str,
+        parse: Callable[[str, RecordDict], Reply],
+        *,
+        step: str,
+    ) -> dict[str, Reply]:
+        """Make an exchange with parties, all of which have to answer.
+
+        Parameters
+        ----------
+        contents : mapping of str to RecordDict
+            What each party is sent.
+        message_type : str
+        parse : callable
+            Takes a party's name and its reply.
+        step : str
+            Name of the step, for faults.
+
+        Returns
+        -------
+        dict of str to object
+            Reply by party, in the order of names.
+
+        Raises
+        ------
+        Refused
+            If parties found something wrong with rows, settings or messages: each reason once,
+            with who says it.
+        TooFewSites
+            If a party is lost.
+        """
+        exchange = self.exchange
+        nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
+        before = len(exchange.faults)
+        messages = [
+            Message(content, dst_node_id=nodes[name], message_type=message_type)
+            for name, content in contents.items()
+            if name in nodes
+        ]
+        try:
+            replies = exchange.send_and_receive(messages, timeout=self.timeout)
+            read = dict(
+                exchange.read_messages(
+                    replies,
+                    lambda reply: parse(
+                        exchange.name_of(reply.metadata.src_node_id), reply.content
+                    ),
+                )
             )
-        )
-    except TooFewSites:
-        read = {}
-    faults = exchange.faults[before:]
-    blamed = sorted({fault.site for fault in faults} & set(contents))
-    lost = blamed or [name for name in sorted(contents) if name not in read]
-    if lost:
-        raise _end_of_run(faults, lost, step=step)
-    return {name: read[name] for name in sorted(read)}
+        except TooFewSites:
+            read = {}
+        faults = exchange.faults[before:]
+        blamed = sorted({fault.site for fault in faults} & set(contents))
+        lost = blamed or [name for name in sorted(contents) if name not in read]
+        if lost:
+            raise _end_of_run(faults, lost, step=step)
+        return {name: read[name] for name in sorted(read)}
+
+    def tell(self, content: RecordDict, message_type: str) -> None:
+        """Tell all something that needs no answer; whoever does not hear it is passed over."""
+        try:
+            self.exchange.send_and_receive(
+                [
+                    Message(content, dst_node_id=node, message_type=message_type)
+                    for node in self.exchange.get_node_ids()
+                ],
+                timeout=self.timeout,
+            )
+        except Exception as error:  # the run has ended already; this must not hide why
+            log(WARNING, "not everybody heard that the run has ended: %s", type(error).__name__)
 
 
 def _end_of_run(faults: list[Fault], lost: list[str], *, step: str) -> Exception:
@@ -102,16 +130,3 @@ def _end_of_run(faults: list[Fault], lost: list[str], *, step: str) -> Exception
         "needed: begin a new run",
         faults,
     )
-
-
-def tell_all(exchange: Exchange, content: RecordDict, message_type: str) -> None:
-    """Tell all parties something that needs no answer; whoever does not hear it is passed over."""
-    try:
-        exchange.send_and_receive(
-            [
-                Message(content, dst_node_id=node, message_type=message_type)
-                for node in exchange.get_node_ids()
-            ]
-        )
-    except Exception as error:  # the run has ended already; this must not hide why
-        log(WARNING, "not everybody heard that the run has ended: %s", type(error).__name__)

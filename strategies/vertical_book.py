@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from strategies.exchange import Exchange
-from strategies.vertical_result import GrownTree
+from strategies.vertical_result import Cost, GrownTree
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.fixed_point import FixedPointScale
 from tasks.vertical_xgboost.message_parts import Seconds
-from tasks.vertical_xgboost.objectives import Metrics, Objective
+from tasks.vertical_xgboost.objectives import Metrics, objective_of
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit, OwnedTree
 
@@ -28,35 +29,45 @@ class TrainingBook:
 
     Parameters
     ----------
+    exchange : Exchange
+        Tells what things cost.
+    config : VerticalXGBoostConfig
     names : tuple of str
         Of all parties.
-    objective : Objective
-    stopping : EarlyStopping
-    num_training, num_evaluation : int
-        Rows.
+    rows, num_evaluation : int
+        All rows, and those of them that evaluate.
+
+    Attributes
+    ----------
+    grown : list of GrownTree
+        Those whose metrics are known.
+    no_progress : bool
+        Whether early stopping ends the training.
     """
 
     def __init__(
         self,
+        exchange: Exchange,
+        config: VerticalXGBoostConfig,
         names: tuple[str, ...],
-        objective: Objective,
-        stopping: EarlyStopping,
         *,
-        num_training: int,
+        rows: int,
         num_evaluation: int,
     ) -> None:
-        self.objective = objective
-        self.stopping = stopping
-        self.num_training = num_training
+        self.objective = objective_of(config)
+        self.stopping = EarlyStopping(config.early_stopping_rounds)
+        self.num_training = rows - num_evaluation
         self.num_evaluation = num_evaluation
         self.loss_scale: FixedPointScale
         self.watch = Stopwatch()
         self.ciphertexts = 0
         self.grown: list[GrownTree] = []
+        self.no_progress = False
+        self._exchange = exchange
         self._records = dict.fromkeys(names, 0)
         self._gains: dict[int, float] = {}
         self._tree = OwnedTree({}, {})
-        self._before: tuple[int, int, int, Seconds] = (0, 0, 0, {})
+        self._cost = self._before = Cost(0, 0, 0, {})
 
     def add_seconds(self, replies: Mapping[str, Timed]) -> None:
         """Add what parties measured."""
@@ -71,16 +82,15 @@ class TrainingBook:
         return OwnedSplit(owner, record)
 
     def note(self, tree: GrowingTree[OwnedSplit]) -> None:
-        """Keep a tree whose metrics come with the next reply."""
+        """Keep a tree whose last node is decided; its metrics come with the next reply."""
         self._tree = OwnedTree(dict(tree.splits), dict(tree.children))
+        self._cost = self.spent()
 
-    def close(self, exchange: Exchange, sums: tuple[int, ...]) -> tuple[GrownTree, bool]:
-        """A tree with its metrics, and whether early stopping ends the training.
+    def close(self, sums: tuple[int, ...]) -> GrownTree:
+        """Give the tree that was noted its metrics.
 
         Parameters
         ----------
-        exchange : Exchange
-            Tells what it cost.
         sums : (4,) int
             Training loss and hits, evaluation loss and hits, over all parties.
         """
@@ -88,28 +98,30 @@ class TrainingBook:
         evaluation = None
         if self.num_evaluation:
             evaluation = self._metrics(test_loss, test_hits, self.num_evaluation)
-        exchanges, size, ciphertexts, seconds = self._spent(exchange)
         grown = GrownTree(
             number=len(self.grown) + 1,
             tree=self._tree,
             gains=self._gains,
             train=self._metrics(loss, hits, self.num_training),
             evaluation=evaluation,
-            exchanges=exchanges,
-            bytes=size,
-            ciphertexts=ciphertexts,
-            seconds=seconds,
+            cost=self._cost,
         )
         self.grown.append(grown)
         self._gains = {}
-        return grown, self.stopping.update(test_loss)
+        self.no_progress = self.stopping.update(test_loss)
+        return grown
+
+    def spent(self) -> Cost:
+        """What was spent since the last call, or since the run began."""
+        before, seconds = self._before, dict(self.watch.seconds)
+        now = Cost(self._exchange.count, self._exchange.bytes_sent(), self.ciphertexts, seconds)
+        self._before = now
+        return Cost(
+            now.exchanges - before.exchanges,
+            now.bytes - before.bytes,
+            now.ciphertexts - before.ciphertexts,
+            {name: value - before.seconds.get(name, 0.0) for name, value in seconds.items()},
+        )
 
     def _metrics(self, loss: int, hits: int, rows: int) -> Metrics:
         return self.objective.metrics(loss, hits, rows, self.loss_scale)
-
-    def _spent(self, exchange: Exchange) -> tuple[int, int, int, Seconds]:
-        now = exchange.count, exchange.bytes_sent(), self.ciphertexts, dict(self.watch.seconds)
-        count, size, ciphertexts, seconds = self._before
-        self._before = now
-        spent = {name: value - seconds.get(name, 0.0) for name, value in now[3].items()}
-        return now[0] - count, now[1] - size, now[2] - ciphertexts, spent

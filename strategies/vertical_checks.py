@@ -7,9 +7,51 @@ from collections.abc import Mapping
 from strategies.membership import Refused
 from tasks.secure.roster import Roster
 from tasks.site.faults import SiteFault
+from tasks.site.messages import TaskPart
+from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
+
+
+def read_facts(introduced: Mapping[str, TaskPart]) -> dict[str, PartyFacts]:
+    """What parties told of their rows and keys, in the order of names.
+
+    Raises
+    ------
+    Refused
+        If some told it in another form.
+    """
+    facts, faults = {}, []
+    for name in sorted(introduced):
+        try:
+            facts[name] = PartyFacts.from_facts(introduced[name].facts)
+        except (KeyError, ValueError) as error:
+            # Only a MalformedReply's text is known to hold nothing that the party sent.
+            why = error if isinstance(error, MalformedReply) else type(error).__name__
+            faults.append(f"{name}: introduces itself in another form than expected ({why})")
+    if faults:
+        raise Refused(faults)
+    return facts
+
+
+def check_split_clients(chosen: Mapping[str, str], names: tuple[str, ...]) -> tuple[int, ...]:
+    """Place of each source's split client, from what ``choose_split_clients`` gave.
+
+    Raises
+    ------
+    ValueError
+        Unless it names another party for each.
+    """
+    if set(chosen) != set(names):
+        raise ValueError(f"choose_split_clients: must name one for each of {', '.join(names)}")
+    wrong = [name for name in names if chosen[name] not in names or chosen[name] == name]
+    if wrong:
+        raise ValueError(
+            f"choose_split_clients: {', '.join(wrong)}: the split client must be another party of "
+            f"{', '.join(names)}"
+        )
+    return tuple(names.index(chosen[name]) for name in names)
 
 
 def check_parties(

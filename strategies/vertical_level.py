@@ -22,6 +22,9 @@ from tasks.vertical_xgboost.paillier.keys import PublicKey
 from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums
 from tasks.vertical_xgboost.secret_order import secret_permutation
 
+Offers = Mapping[int, Sequence[SealedOffer]]
+"""What split clients offer, by place of the source: one offer a node of the level."""
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -67,8 +70,12 @@ class Level:
     Parameters
     ----------
     sources : Sources
-    nodes : int
-        Open nodes.
+    tree, level : int
+        From 0.
+    nodes : sequence of int
+        Numbers of the nodes that are decided together.
+    is_last : bool
+        Whether their children are leaves in any case.
     has_splits : bool
         False where trees have depth 0: then only full sums are asked for.
     shuffle : bool
@@ -81,14 +88,21 @@ class Level:
         self,
         sources: Sources,
         *,
-        nodes: int,
+        tree: int,
+        level: int,
+        nodes: Sequence[int],
+        is_last: bool,
         has_splits: bool,
         shuffle: bool,
         orders: Sequence[IntpArray] | None = None,
     ) -> None:
         self.sources = sources
+        self.tree = tree
+        self.level = level
+        self.nodes = tuple(nodes)
+        self.is_last = is_last
         counts = [la.num_candidates if has_splits else 0 for la in sources.layouts]
-        self.shapes = [LevelShape(count, nodes) for count in counts]
+        self.shapes = [LevelShape(count, len(self.nodes)) for count in counts]
         self.shuffle = shuffle
         self.orders = list(orders or ()) or [
             secret_permutation(count) if shuffle else np.arange(count, dtype=np.intp)
@@ -146,7 +160,7 @@ class Level:
             )
         return totals
 
-    def ciphertexts(self, sums: ProtectedSums) -> int:
+    def num_of_shares(self, sums: ProtectedSums) -> int:
         """How many ciphertexts all owners send."""
         return sum(
             sums.count(shape, single=self._is_single(source, owner))
@@ -154,12 +168,13 @@ class Level:
             for owner in self.sources.names
         )
 
-    def best_splits(
-        self, offers: Mapping[int, Sequence[SealedOffer]]
-    ) -> list[list[BestSplit | None]]:
+    def num_of_totals(self, sums: ProtectedSums) -> int:
+        """How many ciphertexts all sources send where they add up."""
+        return sum(sums.count(shape, single=False) for shape in self.shapes)
+
+    def best_splits(self, offers: Offers) -> list[list[BestSplit | None]]:
         """Best split of each node by each source, with candidates under their own numbers."""
-        nodes = self.shapes[0].nodes
-        found: list[list[BestSplit | None]] = [[] for _ in range(nodes)]
+        found: list[list[BestSplit | None]] = [[] for _ in self.nodes]
         for source in range(len(self.sources.names)):
             order = self.orders[source]
             for node, offer in enumerate(offers[source]):
@@ -172,7 +187,7 @@ class Level:
     def split(
         self,
         chosen: tuple[int, int],
-        offers: Mapping[int, Sequence[SealedOffer]],
+        offers: Offers,
         *,
         node: int,
         receiver: str,
@@ -195,9 +210,7 @@ class Level:
         weights = offer.sealed[at][receiver] if offer.sealed else b""
         return SealedDecision(source, number, place, weights)
 
-    def leaf(
-        self, offers: Mapping[int, Sequence[SealedOffer]], *, source: int, node: int, receiver: str
-    ) -> SealedDecision:
+    def leaf(self, offers: Offers, *, source: int, node: int, receiver: str) -> SealedDecision:
         """What a party is told of a node that becomes a leaf, by a source's split client."""
         return SealedDecision(source, -1, -1, offers[source][node].sealed[0][receiver])
 

@@ -64,6 +64,24 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a part of a run took.
+
+    Attributes
+    ----------
+    exchanges, bytes, ciphertexts : int
+        Messages of both directions; ciphertexts that parties sent.
+    seconds : mapping of str to float
+        Processor time of cryptography by operation, over all parties and the server.
+    """
+
+    exchanges: int
+    bytes: int
+    ciphertexts: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class GrownTree:
     """A tree, and what it took to grow it.
 
@@ -79,10 +97,8 @@ class GrownTree:
         None without rows for evaluation.
     gains : mapping of int to float
         Of each split node.
-    exchanges, bytes, ciphertexts : int
-        Of the tree's levels.
-    seconds : mapping of str to float
-        Processor time of cryptography by operation, over all parties and the server.
+    cost : Cost
+        From the first message of the tree's first level to the last one of its last.
     """
 
     number: int
@@ -90,10 +106,7 @@ class GrownTree:
     gains: Mapping[int, float]
     train: Metrics
     evaluation: Metrics | None
-    exchanges: int
-    bytes: int
-    ciphertexts: int
-    seconds: Mapping[str, float]
+    cost: Cost
 
 
 @dataclass(kw_only=True)
@@ -111,8 +124,9 @@ class VerticalResult(Result):
         All that were grown.
     trees_to_keep : int
         How many of them are the model.
-    seconds : mapping of str to float
-        Processor time of cryptography by operation, set-up included.
+    set_up, ending : Cost
+        Of what comes before the first tree (the introduction too) and after the last one (with
+        early stopping the exchange in which it was found).
     roster_fingerprint : str
         One code for the keys of all parties.
     num_rows, num_evaluation : int
@@ -126,7 +140,8 @@ class VerticalResult(Result):
     base_margin: float
     trees: tuple[GrownTree, ...]
     trees_to_keep: int
-    seconds: Mapping[str, float]
+    set_up: Cost
+    ending: Cost
     roster_fingerprint: str
     num_rows: int
     num_evaluation: int
@@ -134,5 +149,18 @@ class VerticalResult(Result):
 
     @property
     def ciphertexts(self) -> int:
-        """Ciphertexts that parties sent."""
-        return sum(tree.ciphertexts for tree in self.trees)
+        """Ciphertexts that parties sent: shares, and totals where sources add up."""
+        return sum(cost.ciphertexts for cost in self._costs)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Processor time of cryptography by operation, over all parties and the server."""
+        total: dict[str, float] = {}
+        for cost in self._costs:
+            for name, spent in cost.seconds.items():
+                total[name] = total.get(name, 0.0) + spent
+        return total
+
+    @property
+    def _costs(self) -> list[Cost]:
+        return [self.set_up, *(grown.cost for grown in self.trees), self.ending]

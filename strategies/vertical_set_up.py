@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from strategies.all_parties import ask_all
-from strategies.exchange import Exchange
+from strategies.all_parties import AllParties
 from strategies.membership import Refused
 from strategies.vertical_book import TrainingBook
-from strategies.vertical_checks import check_parties, read_paillier_keys
+from strategies.vertical_checks import (
+    check_parties,
+    check_split_clients,
+    read_facts,
+    read_paillier_keys,
+)
 from strategies.vertical_level import Sources
-from strategies.vertical_relay import Relay
-from strategies.vertical_result import GrownTree
-from strategies.without_rounds import WithoutRounds
+from strategies.vertical_relay import Relay, by_receiver
+from strategies.vertical_result import Cost, VerticalResult
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.early_stopping import EarlyStopping
-from tasks.vertical_xgboost.level_messages import (
-    StartOfTraining,
-)
+from tasks.vertical_xgboost.level_messages import StartOfTraining
+from tasks.vertical_xgboost.message_parts import Sealed
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
     LABELS,
@@ -33,121 +36,218 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
-from tasks.vertical_xgboost.secret_order import draw_split_clients
+
+SplitClients = Callable[[tuple[str, ...]], Mapping[str, str]]
 
 
-class VerticalSetUp(WithoutRounds):
-    """Steps 1 and 2 of :class:`~strategies.vertical_xgboost.VerticalXGBoost`, parameters there."""
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What the server holds of a training from its set-up on.
 
-    def __init__(
-        self,
-        *,
-        config: VerticalXGBoostConfig,
-        parties: Mapping[str, TaskPart],
-        after_tree: Callable[[GrownTree], None] | None = None,
-        folder: str = "",
-    ) -> None:
-        self.config = config
-        self.facts = {name: PartyFacts.from_facts(part.facts) for name, part in parties.items()}
-        self.bundles = {name: part.key_bundle for name, part in parties.items()}
-        self.names = tuple(sorted(parties))
-        self.folder = folder
-        self._after_tree = after_tree
-        self.objective = objective_of(config)
-        # Of the run under way:
-        self.roster: Roster
-        self.sources: Sources
-        self.relay: Relay
-        self.book: TrainingBook
+    Attributes
+    ----------
+    parties : AllParties
+    config : VerticalXGBoostConfig
+    roster : Roster
+        Keys of all parties.
+    sources : Sources
+    relay : Relay
+    book : TrainingBook
+    base_score, base_margin : float
+    cost : Cost
+        Of introduction and set-up.
+    """
 
-    def check_parties(self) -> None:
-        """Refuse parties whose rows or labels do not fit together."""
-        rows, evaluation = check_parties(self.config, self.facts)
-        self.relay = Relay(self.names)
-        self.book = TrainingBook(
-            self.names,
-            self.objective,
-            EarlyStopping(self.config.early_stopping_rounds),
-            num_training=rows - evaluation,
-            num_evaluation=evaluation,
-        )
+    parties: AllParties
+    config: VerticalXGBoostConfig
+    roster: Roster
+    sources: Sources
+    relay: Relay
+    book: TrainingBook
+    base_score: float
+    base_margin: float
+    cost: Cost
 
-    def choose_split_clients(self, names: tuple[str, ...]) -> tuple[int, ...]:
-        """Place of each source's split client, another party; drawn once a training.
-
-        Redrawn at every node, a source would meet a split client that colludes with it almost
-        surely.
-        """
-        return draw_split_clients(len(names))
-
-    def gather_labels(self, exchange: Exchange) -> tuple[float, float]:
-        """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
-        config, names = self.config, self.names
-        self.roster = Roster.from_bundles(
-            [self.bundles[name] for name in names], run=f"run-{exchange.run.run_id}"
-        )
-        keys = read_paillier_keys(config, self.roster, self.facts)
-        split_clients = self.choose_split_clients(names)
-        self.sources = Sources(names, split_clients, (), (), keys)
-        scale = label_scale([fact.label_exponent for fact in self.facts.values()], config)
-        request = LabelsRequest(
-            self.roster.to_bytes(),
-            tuple(self.facts[name].paillier for name in names),
-            split_clients,
-            scale.exponent,
-        ).to_record()
-        replies = ask_all(
-            exchange,
-            dict.fromkeys(names, request),
-            LABELS,
-            LabelsReply.from_record,
-            step="labels",
-        )
-        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
-        self.book.add_seconds(replies)
-        total, training, owned = self.read_sum(
-            {name: reply.masked for name, reply in replies.items()}, LABELS_STEP
-        )
-        book = self.book
-        if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
-            return 0.5, 0.0  # the parties see by themselves which rows have no or two owners
-        base_score = base_score_of(total, training, scale, config)
-        try:
-            return base_score, self.objective.base_margin(base_score)
-        except SiteFault as fault:  # labels of one class
-            raise Refused(list(fault.reasons)) from None
-
-    def gather_buckets(self, exchange: Exchange, base_margin: float) -> None:
-        """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
-        replies = ask_all(
-            exchange,
-            {
-                name: BucketsRequest(self.relay.hand_out(name), base_margin).to_record()
-                for name in self.names
-            },
-            BUCKETS,
-            lambda content: BucketsReply.from_record(
-                content,
-                has_order=self.config.aggregator == "source" and self.config.shuffle,
-                has_splits=self.config.max_depth > 0,
-            ),
-            step="buckets",
-        )
-        self.relay.take_in({name: reply.sealed for name, reply in replies.items()})
-        self.book.add_seconds(replies)
-        told = [reply.gradient_exponent for reply in replies.values()]
-        scales = self.objective.gradient_scales(told, bits=self.config.fixed_point_bits)
-        self.book.loss_scale = self.objective.loss_scale(scales)
-        layouts = tuple(reply.layout for reply in replies.values())
-        positions = tuple(
-            reply.layout.canonical_positions(reply.ranks) for reply in replies.values()
-        )
-        before = self.sources
-        self.sources = Sources(before.names, before.split_clients, layouts, positions, before.keys)
-        self.relay.keep_orders([reply.following for reply in replies.values()])
-        self.relay.begin_training(StartOfTraining({}, layouts, scales.gradient.exponent))
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all parties, sorted."""
+        return self.sources.names
 
     def read_sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
         """Sums over all parties from their answers under masks."""
-        sums = unmask_sum(list(masked.values()), roster=self.roster, step=step)
-        return tuple(int(value) for value in sums)
+        return _read_sum(self.roster, masked, step)
+
+    def result(self) -> VerticalResult:
+        """What the training gave, once it is at its end."""
+        book, sources = self.book, self.sources
+        clients = zip(self.names, sources.split_clients, strict=True)
+        layouts = zip(self.names, sources.layouts, strict=True)
+        return VerticalResult(
+            parties=self.names,
+            split_clients={name: self.names[client] for name, client in clients},
+            base_score=self.base_score,
+            base_margin=self.base_margin,
+            trees=tuple(book.grown),
+            trees_to_keep=book.stopping.trees_to_keep,
+            set_up=self.cost,
+            ending=book.spent(),
+            roster_fingerprint=self.roster.fingerprint,
+            num_rows=book.num_training + book.num_evaluation,
+            num_evaluation=book.num_evaluation,
+            num_features={name: layout.num_features for name, layout in layouts},
+        )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What the server makes of step ``labels``.
+
+    Attributes
+    ----------
+    sealed : mapping of receiver to (mapping of sender to bytes)
+        Whose labels are whose.
+    are_complete : bool
+        Whether the sums under masks count one owner a row.
+    base_score, base_margin : float
+        Mean a number only where they do.
+    """
+
+    sealed: Mapping[str, Sealed]
+    are_complete: bool
+    base_score: float = 0.5
+    base_margin: float = 0.0
+
+
+def set_up(
+    parties: AllParties,
+    config: VerticalXGBoostConfig,
+    introduced: Mapping[str, TaskPart],
+    *,
+    choose_split_clients: SplitClients,
+) -> Training:
+    """Take the steps ``labels`` and ``buckets`` with parties that were introduced.
+
+    Parameters
+    ----------
+    parties : AllParties
+    config : VerticalXGBoostConfig
+    introduced : mapping of str to TaskPart
+        What each party told at its introduction.
+    choose_split_clients : callable
+        Takes the names, and gives each source's split client by name.
+
+    Raises
+    ------
+    Refused
+        If rows, labels or keys of the parties do not fit together.
+    """
+    facts = read_facts(introduced)
+    names, objective = tuple(facts), objective_of(config)
+    rows, evaluation = check_parties(config, facts)
+    split_clients = check_split_clients(choose_split_clients(names), names)
+    roster = Roster.from_bundles(
+        [introduced[name].key_bundle for name in names],
+        run=f"run-{parties.exchange.run.run_id}",
+    )
+    keys = read_paillier_keys(config, roster, facts)
+    book = TrainingBook(parties.exchange, config, names, rows=rows, num_evaluation=evaluation)
+    labels = _gather_labels(parties, config, facts, roster, split_clients, book)
+    told = _gather_buckets(parties, config, labels, book)
+    if not labels.are_complete:  # and yet the parties found one owner for every row
+        raise Refused(["the numbers of labels under masks are not those of the parties' labels"])
+    scales = objective.gradient_scales(
+        [reply.gradient_exponent for reply in told.values()], bits=config.fixed_point_bits
+    )
+    book.loss_scale = objective.loss_scale(scales)
+    layouts = tuple(reply.layout for reply in told.values())
+    ranked = zip(layouts, told.values(), strict=True)
+    positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
+    maps = by_receiver({name: reply.sealed for name, reply in told.items()})
+    exponent = scales.gradient.exponent
+    relay = Relay({to: StartOfTraining(maps[to], layouts, exponent) for to in names})
+    relay.keep_orders({name: reply.following for name, reply in told.items()})
+    return Training(
+        parties=parties,
+        config=config,
+        roster=roster,
+        sources=Sources(names, split_clients, layouts, positions, keys),
+        relay=relay,
+        book=book,
+        base_score=labels.base_score,
+        base_margin=labels.base_margin,
+        cost=book.spent(),
+    )
+
+
+def draw_split_clients(names: tuple[str, ...]) -> dict[str, str]:
+    """Draw for each party, as a source, another one that decrypts its sums.
+
+    From the operating system's generator: nobody must foresee whom to win over.
+
+    Parameters
+    ----------
+    names : tuple of str
+        2 or more.
+    """
+    return {name: secrets.choice([other for other in names if other != name]) for name in names}
+
+
+def _gather_labels(
+    parties: AllParties,
+    config: VerticalXGBoostConfig,
+    facts: Mapping[str, PartyFacts],
+    roster: Roster,
+    split_clients: tuple[int, ...],
+    book: TrainingBook,
+) -> _Labels:
+    """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
+    scale = label_scale([fact.label_exponent for fact in facts.values()], config)
+    request = LabelsRequest(
+        roster.to_bytes(),
+        tuple(fact.paillier for fact in facts.values()),
+        split_clients,
+        scale.exponent,
+    ).to_record()
+    replies = parties.ask(
+        dict.fromkeys(facts, request), LABELS, LabelsReply.from_record, step="labels"
+    )
+    book.add_seconds(replies)
+    sealed = by_receiver({name: reply.sealed for name, reply in replies.items()})
+    masked = {name: reply.masked for name, reply in replies.items()}
+    total, training, owned = _read_sum(roster, masked, LABELS_STEP)
+    if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
+        # Which rows have no or two owners the parties see in what they seal for one another, and
+        # refuse with the counts: they are asked before the run is ended here.
+        return _Labels(sealed, are_complete=False)
+    base_score = base_score_of(total, training, scale, config)
+    try:
+        base_margin = objective_of(config).base_margin(base_score)
+    except SiteFault as fault:  # labels of one class
+        raise Refused(list(fault.reasons)) from None
+    return _Labels(sealed, True, base_score, base_margin)
+
+
+def _gather_buckets(
+    parties: AllParties, config: VerticalXGBoostConfig, labels: _Labels, book: TrainingBook
+) -> dict[str, BucketsReply]:
+    """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
+    replies = parties.ask(
+        {
+            name: BucketsRequest(sealed, labels.base_margin).to_record()
+            for name, sealed in labels.sealed.items()
+        },
+        BUCKETS,
+        lambda content: BucketsReply.from_record(
+            content,
+            has_order=config.aggregator == "source" and config.shuffle,
+            has_splits=config.max_depth > 0,
+        ),
+        step="buckets",
+    )
+    book.add_seconds(replies)
+    return replies
+
+
+def _read_sum(roster: Roster, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
+    sums = unmask_sum(list(masked.values()), roster=roster, step=step)
+    return tuple(int(value) for value in sums)

@@ -139,10 +139,13 @@ def test_lines_of_trees_add_up(tmp_path: Path) -> None:
     result = run(tmp_path, frames, max_depth=2, num_trees=3)
     lines = RunFolder.open(result.run_folder).read().rounds
     assert [line["tree"] for line in lines] == [1, 2, 3]
-    assert sum(line["exchanges"] for line in lines) == result.exchanges
-    assert sum(line["bytes"] for line in lines) == result.summary["bytes"]
+    before, after = (result.summary[name] for name in ("set-up", "ending"))
+    parts = [before, *lines, after]
+    assert [part["exchanges"] for part in parts] == [3, 4, 4, 4, 1]
+    assert sum(part["exchanges"] for part in parts) == result.exchanges
+    assert sum(part["bytes"] for part in parts) == result.summary["bytes"]
     assert lines[-1]["train-loss"] == result.summary["train-loss"]
-    spent = sum(sum(line["crypto-seconds"].values()) for line in lines)
+    spent = sum(sum(part["crypto-seconds"].values()) for part in parts)
     assert spent == pytest.approx(sum(result.summary["crypto-seconds"].values()), abs=0.01)
     losses = [line["train-loss"] for line in lines]
     assert losses == sorted(losses, reverse=True)

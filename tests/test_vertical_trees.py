@@ -199,7 +199,12 @@ def test_nodes_are_numbered_level_by_level() -> None:
     assert tree.leaves == [1, 4, 5, 6]
     with pytest.raises(ValueError, match="zip"):
         tree.grow(["too late"])
-    assert GrowingTree(0).leaves == [0]
+    leaf: GrowingTree[str] = GrowingTree(0)
+    assert (leaf.open_nodes, leaf.is_last_level) == ([0], True)
+    with pytest.raises(ValueError, match="depth 0"):
+        leaf.grow(["root"])
+    leaf.grow([None])
+    assert (leaf.open_nodes, leaf.leaves) == ([], [0])
 
 
 def test_a_tree_routes_by_its_owners_tables_and_shows_no_more() -> None:

@@ -214,6 +214,8 @@ class _CentralFit:
     def _decide(
         self, values: IntArray, nodes: NodeArray, level: list[int]
     ) -> list[Candidate | None]:
+        if not self.config.max_depth:
+            return [None] * len(level)  # there are no candidates
         slots = node_slots(nodes, level, self.is_training)
         left = candidate_sums(self.bucket_map, self.layout, values, slots, num_nodes=len(level))
         total = node_sums(values, slots, num_nodes=len(level))

@@ -175,8 +175,8 @@ class Party:
 
     @property
     def open_nodes(self) -> list[int]:
-        """Nodes of this level; the root of a tree without splits is one too."""
-        return open_nodes(self.tree)
+        """Nodes of this level."""
+        return self.tree.open_nodes
 
     def candidates_of(self, source: int) -> int:
         """Candidates of a source; none where trees have no splits."""
@@ -196,7 +196,7 @@ class Party:
         Raises
         ------
         ValueError
-            If they are not one decision a node.
+            If they are not one decision a node, or splits of a tree of depth 0.
         """
         level, is_last = self.open_nodes, self.tree.is_last_level
         splits: list[KnownSplit | None] = []
@@ -210,10 +210,9 @@ class Party:
             splits.append(KnownSplit(decision.source, candidate, record))
             if decision.source == self.place:
                 self.lookup.enter(self.own.record(candidate))
-        if self.config.max_depth:
-            self.tree.grow(splits)
+        self.tree.grow(splits)
         self._move(level)
-        if is_last and self.config.max_depth:
+        if is_last:
             for node, decision in zip(level, decisions, strict=True):
                 if decision.source >= 0:
                     left, right = self.tree.children[node]
@@ -311,8 +310,3 @@ class LevelSums:
             )
             refused[1:] = (found if order is None else found[:, order]).T
         return refused
-
-
-def open_nodes(tree: GrowingTree[KnownSplit]) -> list[int]:
-    """Nodes of a level that wait for a decision; the root where trees have no splits."""
-    return tree.open_nodes or ([0] if tree.max_depth == 0 else [])

@@ -16,15 +16,3 @@ def secret_permutation(length: int) -> IntpArray:
     """
     words = np.frombuffer(secrets.token_bytes(8 * length), dtype=np.uint64)
     return np.argsort(words, kind="stable").astype(np.intp)
-
-
-def draw_split_clients(num_parties: int) -> tuple[int, ...]:
-    """Draw for each source, by its place, another party that decrypts its sums.
-
-    Parameters
-    ----------
-    num_parties : int
-        2 or more.
-    """
-    drawn = [secrets.randbelow(num_parties - 1) for _ in range(num_parties)]
-    return tuple(other + (other >= source) for source, other in enumerate(drawn))

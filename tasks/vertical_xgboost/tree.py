@@ -46,7 +46,7 @@ class GrowingTree(Generic[S]):
         self.children: dict[int, tuple[int, int]] = {}
         self.depth = 0
         self.num_nodes = 1
-        self.open_nodes: list[int] = [0] if max_depth > 0 else []
+        self.open_nodes = [0]
 
     @property
     def is_last_level(self) -> bool:
@@ -66,12 +66,19 @@ class GrowingTree(Generic[S]):
         ----------
         decisions : sequence
             For each open node its split, or None for a leaf.
+
+        Raises
+        ------
+        ValueError
+            If they are not one a node, or splits of a tree of depth 0.
         """
         is_last = self.is_last_level
         next_level: list[int] = []
         for node, split in zip(self.open_nodes, decisions, strict=True):
             if split is None:
                 continue
+            if not self.max_depth:
+                raise ValueError("a tree of depth 0 has no splits")
             self.splits[node] = split
             self.children[node] = (self.num_nodes, self.num_nodes + 1)
             next_level += self.children[node]
