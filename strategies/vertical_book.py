@@ -41,6 +41,8 @@ class TrainingBook:
     ----------
     grown : list of GrownTree
         Those whose metrics are known.
+    gains : dict of int to float
+        Of the growing tree's splits, by node.
     no_progress : bool
         Whether early stopping ends the training.
     """
@@ -65,7 +67,7 @@ class TrainingBook:
         self.no_progress = False
         self._exchange = exchange
         self._records = dict.fromkeys(names, 0)
-        self._gains: dict[int, float] = {}
+        self.gains: dict[int, float] = {}
         self._tree = OwnedTree({}, {})
         self._cost = self._before = Cost(0, 0, 0, {})
 
@@ -76,7 +78,7 @@ class TrainingBook:
 
     def enter(self, node: int, owner: str, gain: float) -> OwnedSplit:
         """Give a split of an owner its record id: owners count their splits alike."""
-        self._gains[node] = gain
+        self.gains[node] = gain
         record = self._records[owner]
         self._records[owner] += 1
         return OwnedSplit(owner, record)
@@ -101,13 +103,13 @@ class TrainingBook:
         grown = GrownTree(
             number=len(self.grown) + 1,
             tree=self._tree,
-            gains=self._gains,
+            gains=self.gains,
             train=self._metrics(loss, hits, self.num_training),
             evaluation=evaluation,
             cost=self._cost,
         )
         self.grown.append(grown)
-        self._gains = {}
+        self.gains = {}
         self.no_progress = self.stopping.update(test_loss)
         return grown
 

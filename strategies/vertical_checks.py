@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from strategies.membership import Refused
 from tasks.secure.roster import Roster
@@ -10,6 +10,7 @@ from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.gains import BestSplit
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
 
@@ -52,6 +53,53 @@ def check_split_clients(chosen: Mapping[str, str], names: tuple[str, ...]) -> tu
             f"{', '.join(names)}"
         )
     return tuple(names.index(chosen[name]) for name in names)
+
+
+def check_nodes(chosen: Sequence[int], open_nodes: Sequence[int]) -> tuple[int, ...]:
+    """Nodes of the next level, ascending, from what ``choose_nodes`` gave.
+
+    Raises
+    ------
+    ValueError
+        Unless they are some of the open ones.
+    """
+    nodes = tuple(sorted(set(chosen)))
+    if not nodes or not set(nodes) <= set(open_nodes):
+        raise ValueError(
+            f"choose_nodes: {list(chosen)}: must be some of the open nodes {list(open_nodes)}"
+        )
+    return nodes
+
+
+def check_choice(
+    chosen: tuple[int, int] | None,
+    splits: Sequence[BestSplit | None],
+    *,
+    node: int,
+    may_prune: bool,
+) -> None:
+    """Refuse what ``choose_split`` gave, unless parties can carry it out.
+
+    Raises
+    ------
+    ValueError
+        With the node and what is allowed.
+    """
+    allowed = [
+        (source, int(candidate))
+        for source, split in enumerate(splits)
+        if split is not None
+        for candidate in split.records
+    ]
+    if chosen is None and (may_prune or not allowed):
+        return
+    if chosen is None:
+        raise ValueError(
+            f"choose_split: no split of node {node}, whose weight as a leaf nobody was asked for; "
+            f"allowed are {allowed}, or may_prune = True"
+        )
+    if chosen not in allowed:
+        raise ValueError(f"choose_split: {chosen} for node {node}; allowed are {allowed}")
 
 
 def check_parties(

@@ -21,6 +21,7 @@ from tasks.vertical_xgboost.level_messages import (
 from tasks.vertical_xgboost.paillier.keys import PublicKey
 from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums
 from tasks.vertical_xgboost.secret_order import secret_permutation
+from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
 
 Offers = Mapping[int, Sequence[SealedOffer]]
 """What split clients offer, by place of the source: one offer a node of the level."""
@@ -74,8 +75,8 @@ class Level:
         From 0.
     nodes : sequence of int
         Numbers of the nodes that are decided together.
-    is_last : bool
-        Whether their children are leaves in any case.
+    are_last : sequence of bool
+        Whether the children of each are leaves in any case.
     has_splits : bool
         False where trees have depth 0: then only full sums are asked for.
     shuffle : bool
@@ -91,7 +92,7 @@ class Level:
         tree: int,
         level: int,
         nodes: Sequence[int],
-        is_last: bool,
+        are_last: Sequence[bool],
         has_splits: bool,
         shuffle: bool,
         orders: Sequence[IntpArray] | None = None,
@@ -100,7 +101,7 @@ class Level:
         self.tree = tree
         self.level = level
         self.nodes = tuple(nodes)
-        self.is_last = is_last
+        self.are_last = tuple(are_last)
         counts = [la.num_candidates if has_splits else 0 for la in sources.layouts]
         self.shapes = [LevelShape(count, len(self.nodes)) for count in counts]
         self.shuffle = shuffle
@@ -212,8 +213,22 @@ class Level:
 
     def leaf(self, offers: Offers, *, source: int, node: int, receiver: str) -> SealedDecision:
         """What a party is told of a node that becomes a leaf, by a source's split client."""
-        return SealedDecision(source, -1, -1, offers[source][node].sealed[0][receiver])
+        leaf = offers[source][node].leaf
+        assert leaf is not None, "no weight was asked for"
+        return SealedDecision(source, -1, -1, leaf[receiver])
 
     def _is_single(self, source: int, owner: str) -> bool:
         sources = self.sources
         return self.shuffle and sources.names[sources.split_clients[source]] == owner
+
+
+def source_above(tree: GrowingTree[OwnedSplit], node: int, names: Sequence[str]) -> int:
+    """Source whose split client's weight of a leaf holds: that of the parent's split.
+
+    At the root the first party. One rule for all leaves: of two weights with noise of their own,
+    one would say more of the sums than either.
+    """
+    for parent, children in tree.children.items():
+        if node in children:
+            return names.index(tree.splits[parent].source)
+    return 0

@@ -35,6 +35,7 @@ def gather_histograms(
         name: HistogramsRequest(
             level.tree,
             level.level,
+            level.nodes,
             tuple(decisions[name]),
             level.orders_for(at) if told_here else {},
             training.relay.start_for(name),
@@ -93,8 +94,19 @@ def add_up(training: Training, level: Level, replies: Mapping[str, HistogramsRep
     )
 
 
-def gather_offers(training: Training, level: Level, totals: Totals) -> Offers:
-    """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back."""
+def gather_offers(
+    training: Training, level: Level, totals: Totals, *, may_prune: bool = False
+) -> Offers:
+    """Step 4, ``decide``: totals go to split clients, gains and sealed leaves come back.
+
+    Parameters
+    ----------
+    training : Training
+    level : Level
+    totals : Totals
+    may_prune : bool
+        Ask for weights of all nodes, not only of those that no candidate splits.
+    """
     clients = training.sources.split_clients
     contents, candidates = {}, {}
     for at in sorted(set(clients)):
@@ -108,6 +120,7 @@ def gather_offers(training: Training, level: Level, totals: Totals) -> Offers:
             {training.names[source]: totals.sums[source] for source in own},
             {training.names[s]: totals.refused[s] for s in own if s in totals.refused},
             training.config.sums_protection,
+            may_prune,
         ).to_record()
     answers = training.parties.ask_each(
         contents,
@@ -115,9 +128,9 @@ def gather_offers(training: Training, level: Level, totals: Totals) -> Offers:
         lambda name, content: DecideReply.from_record(
             content,
             candidates=candidates[name],
-            nodes=len(level.nodes),
             parties=training.names,
-            is_last=level.is_last,
+            are_last=level.are_last,
+            may_prune=may_prune,
         ),
         step="decide",
     )

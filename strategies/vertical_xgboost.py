@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -12,7 +13,8 @@ from flwr.supercore import log
 from strategies.all_parties import AllParties
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.vertical_level import Level, Offers
+from strategies.vertical_checks import check_choice, check_nodes
+from strategies.vertical_level import Level, Offers, source_above
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_set_up import Training, draw_split_clients, set_up
 from strategies.vertical_steps import (
@@ -213,12 +215,16 @@ class VerticalXGBoost(WithoutRounds):
             if number and not tree.depth and self._ends_training(replies):
                 return None
             totals = add_up(self.training, level, replies)
-            offers = gather_offers(self.training, level, totals)
+            offers = gather_offers(self.training, level, totals, may_prune=self.may_prune)
             decisions = self.decide(tree, level, offers)
         self.training.book.note(tree)
         return decisions
 
     # What a subclass may change ---------------------------------------------------------------
+
+    may_prune: ClassVar[bool] = False
+    """Whether `choose_split` may make a leaf of a node that a candidate could split. Split clients
+    then seal a weight for every node, which costs bytes."""
 
     def choose_split_clients(self, names: tuple[str, ...]) -> Mapping[str, str]:
         """Each source's split client, another party, by name; drawn once a training.
@@ -233,6 +239,18 @@ class VerticalXGBoost(WithoutRounds):
         """
         return draw_split_clients(names)
 
+    def choose_nodes(self, tree: GrowingTree[OwnedSplit]) -> Sequence[int]:
+        """Open nodes of a tree that the next two exchanges decide, by default all.
+
+        Those left out stay open; the tree is done when none is. Fewer at a time cost exchanges.
+
+        Parameters
+        ----------
+        tree : GrowingTree
+            Splits by owner and record, children, and `open_nodes`.
+        """
+        return tree.open_nodes
+
     def choose_split(self, node: int, splits: Sequence[BestSplit | None]) -> tuple[int, int] | None:
         """Source and candidate that split a node: largest gain, ties in canonical order.
 
@@ -246,7 +264,7 @@ class VerticalXGBoost(WithoutRounds):
         Returns
         -------
         (source, candidate) or None
-            None only where no source has a candidate: else nobody knows the leaf's weight.
+            Of those in `splits`; None for a leaf, where no source has a candidate or `may_prune`.
         """
         return winner(splits, self.training.sources.positions)
 
@@ -268,13 +286,14 @@ class VerticalXGBoost(WithoutRounds):
     # The steps --------------------------------------------------------------------------------
 
     def next_level(self, number: int, tree: GrowingTree[OwnedSplit]) -> Level:
-        """The nodes of a tree that the next two exchanges are on: all open ones."""
+        """The nodes of a tree that the next two exchanges are on."""
+        nodes = check_nodes(self.choose_nodes(tree), tree.open_nodes)
         return Level(
             self.training.sources,
             tree=number,
             level=tree.depth,
-            nodes=tree.open_nodes,
-            is_last=tree.is_last_level,
+            nodes=nodes,
+            are_last=tree.are_last(nodes),
             has_splits=self.config.max_depth > 0,
             shuffle=self.config.shuffle,
             orders=self.training.relay.orders,
@@ -286,8 +305,9 @@ class VerticalXGBoost(WithoutRounds):
         told: dict[str, list[SealedDecision]] = {name: [] for name in self.names}
         for at, (node, best) in enumerate(zip(level.nodes, level.best_splits(offers), strict=True)):
             chosen = self.choose_split(node, best)
+            check_choice(chosen, best, node=node, may_prune=self.may_prune)
             if chosen is None:
-                source = self._source_above(tree, node)
+                source = source_above(tree, node, self.names)
                 for name, said in told.items():
                     said.append(level.leaf(offers, source=source, node=at, receiver=name))
                 splits.append(None)
@@ -297,7 +317,7 @@ class VerticalXGBoost(WithoutRounds):
             source = chosen[0]
             gain = offers[source][at].gain
             splits.append(self.training.book.enter(node, self.names[source], gain))
-        tree.grow(splits)
+        tree.grow(splits, level.nodes)
         return told
 
     def finish(self, decisions: Decisions) -> None:
@@ -310,13 +330,6 @@ class VerticalXGBoost(WithoutRounds):
             self._ends_training(replies)
 
     # Parts of the steps -----------------------------------------------------------------------
-
-    def _source_above(self, tree: GrowingTree[OwnedSplit], node: int) -> int:
-        """Source of the parent's split; at the root the first party."""
-        for parent, children in tree.children.items():
-            if node in children:
-                return self.names.index(tree.splits[parent].source)
-        return 0
 
     def _ends_training(self, replies: Mapping[str, HistogramsReply | FinishReply]) -> bool:
         """Read a tree's metrics; True if it was the last one."""

@@ -62,6 +62,22 @@ def test_own_survival_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert linear < 0.56
 
 
+def test_vertical_split_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    *clients, last = printed("vertical_split_clients.py", capsys).splitlines()
+    assert clients == [f"site-{at}: decrypted by site-{(at + 1) % 3}" for at in range(3)]
+    assert last.startswith("3 trees")
+    assert numbers(last)[0] > 0.93
+
+
+def test_vertical_leaf_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed("vertical_leaf_budget.py", capsys).splitlines()
+    # Three nodes are split one after the other, then the four leaves stay as they are.
+    told = [f"tree {number}: 4 leaves, 8 exchanges" for number in (1, 2, 3)]
+    assert [line.rsplit(",", 1)[0] for line in lines] == told
+    losses = [numbers(line)[-1] for line in lines]
+    assert losses == sorted(losses, reverse=True)
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -70,6 +86,8 @@ def test_own_survival_model(capsys: pytest.CaptureFixture[str]) -> None:
         ("other_clipping.py", "clip_each_array"),
         ("logistic_regression.py", "fisher_scoring"),
         ("own_survival_model.py", "smooth_hazard"),
+        ("vertical_split_clients.py", "NextByName"),
+        ("vertical_leaf_budget.py", "LeafBudget"),
     ],
 )
 def test_an_extension_takes_about_ten_lines(file: str, name: str) -> None:

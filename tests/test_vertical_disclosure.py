@@ -302,7 +302,7 @@ def test_a_split_client_hears_of_candidates_only_when_they_win(encrypted: Record
     for _, request, _ in encrypted.of_type(DECIDE):
         content = request.content
         assert set(content) == {"decide", "encrypted-totals", "refused"}
-        assert set(content.config_records["decide"]) == {"tree", "level"}
+        assert set(content.config_records["decide"]) == {"tree", "level", "may-prune"}
         assert not list(content.array_records["refused"])
 
 
@@ -324,7 +324,7 @@ def test_places_are_numbers_of_candidates_only_without_the_shuffle(
 def test_a_split_client_computes_from_sums_alone() -> None:
     """The function that judges candidates has no rows, features, buckets or orders to see."""
     names = split_client.node_offers.__annotations__
-    assert set(names) == {"sums", "rule", "is_last", "refused", "return"}
+    assert set(names) == {"sums", "rule", "are_last", "may_prune", "refused", "return"}
 
 
 def test_a_label_owner_gets_buckets_of_its_own_rows_only(encrypted: Recorded) -> None:
@@ -355,12 +355,13 @@ def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> Non
         answer = DecideReply.from_record(
             reply.content,
             candidates={source: candidates[source] for source in totals},
-            nodes=nodes,
             parties=[f"site-{at}" for at in range(4)],
-            is_last=is_last,
+            are_last=[is_last] * nodes,
         )
         for offers in answer.offers.values():
             for offer in offers:
+                assert len(offer.sealed) == is_last * len(offer.places)
+                assert (offer.leaf is None) == bool(len(offer.places))
                 assert all(len(each) == 4 for each in offer.sealed)
                 sizes = {len(part) for each in offer.sealed for part in each.values()}
                 assert sizes <= {121 + 8, 121 + 16}

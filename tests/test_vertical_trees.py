@@ -23,6 +23,7 @@ from tasks.vertical_xgboost.gains import winner as winner_of
 from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import child_weights, leaf_weights
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.party_arrays import children_of
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     LookupTable,
@@ -190,9 +191,9 @@ def test_a_leaf_minimizes_the_penalized_quadratic() -> None:
 def test_nodes_are_numbered_level_by_level() -> None:
     tree: GrowingTree[str] = GrowingTree(3)
     tree.grow(["root"])
-    assert (tree.open_nodes, tree.is_last_level) == ([1, 2], False)
+    assert (tree.open_nodes, tree.are_last([1, 2])) == ([1, 2], [False, False])
     tree.grow([None, "right"])
-    assert (tree.open_nodes, tree.leaves, tree.is_last_level) == ([3, 4], [1], True)
+    assert (tree.open_nodes, tree.leaves, tree.are_last([3])) == ([3, 4], [1], [True])
     tree.grow(["deep", None])
     assert tree.open_nodes == []
     assert tree.children == {0: (1, 2), 2: (3, 4), 3: (5, 6)}
@@ -200,11 +201,22 @@ def test_nodes_are_numbered_level_by_level() -> None:
     with pytest.raises(ValueError, match="zip"):
         tree.grow(["too late"])
     leaf: GrowingTree[str] = GrowingTree(0)
-    assert (leaf.open_nodes, leaf.is_last_level) == ([0], True)
+    assert (leaf.open_nodes, leaf.are_last([0])) == ([0], [True])
     with pytest.raises(ValueError, match="depth 0"):
         leaf.grow(["root"])
     leaf.grow([None])
     assert (leaf.open_nodes, leaf.leaves) == ([], [0])
+
+
+def test_nodes_may_be_left_for_later() -> None:
+    tree: GrowingTree[str] = GrowingTree(2)
+    tree.grow(["root"])
+    tree.grow(["right"], [2])
+    assert (tree.open_nodes, tree.children) == ([1], {0: (1, 2), 2: (3, 4)})
+    tree.grow(["left"], [1])
+    assert (tree.open_nodes, tree.children[1]) == ([], (5, 6))
+    assert tree.leaves == [3, 4, 5, 6]
+    assert children_of(tree.splits) == tree.children
 
 
 def test_a_tree_routes_by_its_owners_tables_and_shows_no_more() -> None:

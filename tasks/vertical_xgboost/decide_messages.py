@@ -24,7 +24,6 @@ from tasks.vertical_xgboost.message_parts import (
     put_seconds,
     read_seconds,
 )
-from tasks.vertical_xgboost.split_client import NodeOffer
 
 DECIDE = "query.vertical_decide"
 
@@ -57,6 +56,8 @@ class DecideRequest:
     refused : mapping of source to (1 + candidates, nodes) bool
     protection : str
         Of the totals.
+    may_prune : bool
+        Whether nodes may become leaves although candidates are eligible.
     """
 
     tree: int
@@ -64,6 +65,7 @@ class DecideRequest:
     totals: Mapping[str, bytes]
     refused: Mapping[str, NDArray[np.bool_]]
     protection: Protection
+    may_prune: bool = False
 
     reveals: ClassVar[str] = (
         "sums of gradients over all parties for each open node and each candidate of a source, "
@@ -73,9 +75,10 @@ class DecideRequest:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
+        at = ConfigRecord({"tree": self.tree, "level": self.level, "may-prune": self.may_prune})
         return RecordDict(
             {
-                "decide": ConfigRecord({"tree": self.tree, "level": self.level}),
+                "decide": at,
                 protected_name(self.protection, "totals"): ConfigRecord(dict(self.totals)),
                 "refused": array_record(self.refused),
             }
@@ -100,6 +103,7 @@ class DecideRequest:
             {name: cast(bytes, value) for name, value in totals.items()},
             {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
             protection,
+            at["may-prune"] is True,
         )
 
 
@@ -114,22 +118,15 @@ class SealedOffer:
     places : (r,) intp
         All that reach it, in the level's order.
     sealed : tuple of dict of party to bytes
-        For each `NodeOffer.weights`, sealed for each party.
+        Where children are leaves in any case: weights of both, one a place, sealed for each party.
+    leaf : dict of party to bytes, or None
+        Where the node may become a leaf: its weight, sealed for each party.
     """
 
     gain: float
     places: IntpArray
     sealed: tuple[Sealed, ...]
-
-    @staticmethod
-    def num_weights(places: int, *, is_last: bool) -> int:
-        """How many weights an offer with so many places has."""
-        return 1 if not places else places if is_last else 0
-
-    @classmethod
-    def of(cls, offer: NodeOffer, sealed: Sequence[Sealed]) -> SealedOffer:
-        """An offer with its weights sealed."""
-        return cls(offer.gain, offer.places, tuple(sealed))
+    leaf: Sealed | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +161,11 @@ class DecideReply:
             arrays[f"counts/{name}"] = np.array([len(o.places) for o in offers], dtype=np.int32)
             places = [offer.places for offer in offers]
             arrays[f"places/{name}"] = np.concatenate(places).astype(np.int32)
-            sealed = [weights for offer in offers for weights in offer.sealed]
+            sealed = [
+                weights
+                for offer in offers
+                for weights in (*offer.sealed, *([] if offer.leaf is None else [offer.leaf]))
+            ]
             content[f"{SEALED_LEAVES}/{name}"] = ConfigRecord(
                 {
                     party: [weights[party] for weights in sealed]
@@ -181,9 +182,9 @@ class DecideReply:
         content: RecordDict,
         *,
         candidates: Mapping[str, int],
-        nodes: int,
         parties: Sequence[str],
-        is_last: bool,
+        are_last: Sequence[bool],
+        may_prune: bool = False,
     ) -> DecideReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -192,12 +193,12 @@ class DecideReply:
         content : RecordDict
         candidates : mapping of source to int
             Of the sources that the party decrypts for.
-        nodes : int
-            Open nodes.
         parties : sequence of str
             For whom weights are sealed.
-        is_last : bool
-            Whether the level is the last one.
+        are_last : sequence of bool
+            For each node of the level, whether its children are leaves in any case.
+        may_prune : bool
+            As in the request.
         """
         arrays = content.array_records["arrays"]
         told = [name for name in content.config_records if name.startswith(f"{SEALED_LEAVES}/")]
@@ -208,19 +209,21 @@ class DecideReply:
             gains, counts, places = _read_offers(
                 {kind: arrays[f"{kind}/{name}"].numpy() for kind in ("gains", "counts", "places")},
                 candidates=candidates[name],
-                nodes=nodes,
+                nodes=len(are_last),
             )
-            each = [SealedOffer.num_weights(int(c), is_last=is_last) for c in counts]
+            pairs = [int(c) if last else 0 for c, last in zip(counts, are_last, strict=True)]
+            leaves = [may_prune or not c for c in counts]
             record = content.config_records[f"{SEALED_LEAVES}/{name}"]
-            grouped = _read_leaves(record, parties=parties, count=sum(each))
-            ends, stops = np.cumsum(counts), np.cumsum(each)
+            sealed = iter(_read_leaves(record, parties=parties, count=sum(pairs) + sum(leaves)))
+            ends = np.cumsum(counts)
             offers[name] = [
                 SealedOffer(
                     float(gains[node]),
                     places[ends[node] - counts[node] : ends[node]],
-                    tuple(grouped[stops[node] - each[node] : stops[node]]),
+                    tuple(next(sealed) for _ in range(pairs[node])),
+                    next(sealed) if leaves[node] else None,
                 )
-                for node in range(nodes)
+                for node in range(len(are_last))
             ]
         return cls(offers, read_seconds(content))
 

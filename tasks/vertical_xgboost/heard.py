@@ -51,10 +51,11 @@ def hear_decisions(
     party: Party, decisions: Sequence[SealedDecision], secrets: Secrets, peers: Peers
 ) -> MaskedVector | None:
     """Enter a level's decisions; metrics under masks if they finish a tree."""
-    tree, level, nodes = len(party.finished), party.tree.depth, party.open_nodes
+    tree, level, nodes = len(party.finished), party.tree.depth, party.level
     if len(decisions) != len(nodes):
         raise SiteFault("bad-request", f"{len(decisions)} decisions for {len(nodes)} open nodes")
     heard = []
+    are_last = party.tree.are_last(nodes)
     for node, decision in enumerate(decisions):
         weights: tuple[float, ...] = ()
         if decision.weights:
@@ -65,7 +66,7 @@ def hear_decisions(
             opened = secrets.open(peers, sender, decision.weights, step=step)
             weights = tuple(np.frombuffer(opened, dtype=WEIGHT).tolist())
         source = -1 if decision.is_leaf else decision.source
-        wanted = 1 if decision.is_leaf else 2 if party.tree.is_last_level else 0
+        wanted = 1 if decision.is_leaf else 2 if are_last[node] else 0
         if len(weights) != wanted or not np.isfinite(weights).all():
             raise SiteFault("bad-request", "weights of leaves that do not fit the decision")
         heard.append(Decision(source, decision.candidate, weights))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Context, Message
@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.decide_messages import (
 )
 from tasks.vertical_xgboost.heard import WEIGHT, hear_decisions, open_all
 from tasks.vertical_xgboost.level_messages import HistogramsReply, HistogramsRequest
+from tasks.vertical_xgboost.message_parts import Sealed
 from tasks.vertical_xgboost.messages import BUCKETS_STEP
 from tasks.vertical_xgboost.own_order import ORDER, draw_order
 from tasks.vertical_xgboost.party import Party
@@ -67,6 +68,10 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
         metrics = hear_decisions(party, request.decisions, secrets, peers)
     if (len(party.finished), party.tree.depth) != (tree, level):
         raise SiteFault("out-of-order", f"tree {tree}, level {level}: not the next one here")
+    try:
+        party.begin_level(request.nodes)
+    except ValueError as error:
+        raise SiteFault("bad-request", str(error)) from None
     reply = _level_reply(party, request, orders, secrets, peers, site, metrics)
     site_state.store_arrays(context, party_to_arrays(party))
     secrets.store()
@@ -84,7 +89,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     split_client, shuffle = peers.split_clients[peers.place], site.config.shuffle
-    shape = LevelShape(party.candidates_of(peers.place), len(party.open_nodes))
+    shape = LevelShape(party.candidates_of(peers.place), len(party.level))
     order = np.arange(shape.candidates, dtype=np.intp)
     if shuffle:
         order = site_state.known_order(context)
@@ -270,22 +275,34 @@ def _offers(
     secrets: Secrets,
     peers: Peers,
 ) -> list[SealedOffer]:
-    name, is_last = peers.names[source], party.tree.is_last_level
-    shape = LevelShape(party.candidates_of(source), len(party.open_nodes))
+    name, are_last = peers.names[source], party.tree.are_last(party.level)
+    shape = LevelShape(party.candidates_of(source), len(party.level))
     refused = request.refused.get(name)
     if refused is not None and refused.shape != (1 + shape.candidates, shape.nodes):
         raise SiteFault("bad-request", "refusals that do not fit the level")
     found = sums.read(total, shape, key=secrets.paillier, refused=refused)
-    offers = []
-    for node, offer in enumerate(node_offers(found, party.rule, is_last=is_last, refused=refused)):
-        places = offer.places.tolist() or [-1]
-        sealed = []
-        for place, weights in zip(places, offer.weights, strict=False):
-            step = leaves_step(
-                tree=request.tree, level=request.level, source=source, node=node, place=place
-            )
-            # Here a source would get noisy weights; today everybody gets the exact ones.
-            payload = np.array(weights, dtype=WEIGHT).tobytes()
-            sealed.append({to: secrets.seal(peers, to, payload, step=step) for to in peers.names})
-        offers.append(SealedOffer.of(offer, sealed))
-    return offers
+    judged = node_offers(
+        found, party.rule, are_last=are_last, may_prune=request.may_prune, refused=refused
+    )
+
+    def seal(node: int, place: int, weights: Sequence[float]) -> Sealed:
+        """Weights of leaves for each party."""
+        step = leaves_step(
+            tree=request.tree, level=request.level, source=source, node=node, place=place
+        )
+        # Here a source would get noisy weights; today everybody gets the exact ones.
+        payload = np.array(weights, dtype=WEIGHT).tobytes()
+        return {to: secrets.seal(peers, to, payload, step=step) for to in peers.names}
+
+    return [
+        SealedOffer(
+            offer.gain,
+            offer.places,
+            tuple(
+                seal(node, place, pair)
+                for place, pair in zip(offer.places.tolist(), offer.pairs, strict=False)
+            ),
+            None if offer.leaf is None else seal(node, -1, [offer.leaf]),
+        )
+        for node, offer in enumerate(judged)
+    ]

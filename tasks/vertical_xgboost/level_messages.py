@@ -104,6 +104,8 @@ class HistogramsRequest:
     ----------
     tree, level : int
         Of what is to be summed, from 0.
+    nodes : tuple of int
+        Open nodes of the tree that this level is on, ascending.
     decisions : tuple of SealedDecision
         One an open node of the level above; empty at the start of training.
     orders : dict of source to (candidates,) intp
@@ -115,6 +117,7 @@ class HistogramsRequest:
 
     tree: int
     level: int
+    nodes: tuple[int, ...]
     decisions: tuple[SealedDecision, ...]
     orders: Mapping[str, IntpArray]
     start: StartOfTraining | None = None
@@ -128,7 +131,8 @@ class HistogramsRequest:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        at = ConfigRecord({"tree": self.tree, "level": self.level})
+        nodes = list(self.nodes)
+        at = ConfigRecord({"tree": self.tree, "level": self.level, "nodes": nodes})
         orders = {name: order.astype(np.int32) for name, order in self.orders.items()}
         content = RecordDict({"histograms": at, "orders": array_record(orders)})
         put_decisions(content, self.decisions)
@@ -171,6 +175,7 @@ class HistogramsRequest:
         return cls(
             tree=as_whole(at["tree"]),
             level=as_whole(at["level"]),
+            nodes=tuple(map(as_whole, cast(list[int], at["nodes"]))),
             decisions=read_decisions(content),
             orders=orders,
             start=start,

@@ -135,6 +135,8 @@ class Party:
     nodes : (n,) int32
         Node of each row in the growing tree.
     tree : GrowingTree of KnownSplit
+    level : list of int
+        Nodes that the level under way is on.
     weights : dict of int to float
         Leaves of the growing tree that are known.
     finished : list of KnownTree
@@ -154,6 +156,7 @@ class Party:
     margins: FloatArray
     nodes: NodeArray
     tree: GrowingTree[KnownSplit]
+    level: list[int] = field(default_factory=lambda: [0])
     weights: dict[int, float] = field(default_factory=dict)
     finished: list[KnownTree] = field(default_factory=list)
     lookup: LookupTable = field(default_factory=LookupTable)
@@ -173,21 +176,22 @@ class Party:
         """Own training rows."""
         return int(np.count_nonzero(self.is_training))
 
-    @property
-    def open_nodes(self) -> list[int]:
-        """Nodes of this level."""
-        return self.tree.open_nodes
-
     def candidates_of(self, source: int) -> int:
         """Candidates of a source; none where trees have no splits."""
         return self.layouts[source].num_candidates if self.config.max_depth else 0
 
     # A level ------------------------------------------------------------------------------------
 
+    def begin_level(self, nodes: Sequence[int]) -> None:
+        """Hear which nodes are to be decided together; ValueError unless they are open ones."""
+        if not nodes or sorted(set(nodes) & set(self.tree.open_nodes)) != list(nodes):
+            raise ValueError("nodes of a level: must be open ones, ascending")
+        self.level = list(nodes)
+
     def gradient_sums(self) -> LevelSums:
         """What is summed over own rows at this level."""
         gradients = self.objective.gradients(self.margins, self.labels)
-        slots = node_slots(self.nodes, self.open_nodes, self.is_training)
+        slots = node_slots(self.nodes, self.level, self.is_training)
         return LevelSums(self, self.scales.encode(*gradients), slots)
 
     def hear(self, decisions: Sequence[Decision]) -> bool:
@@ -198,7 +202,7 @@ class Party:
         ValueError
             If they are not one decision a node, or splits of a tree of depth 0.
         """
-        level, is_last = self.open_nodes, self.tree.is_last_level
+        level, are_last = self.level, self.tree.are_last(self.level)
         splits: list[KnownSplit | None] = []
         for node, decision in zip(level, decisions, strict=True):
             if decision.source < 0:
@@ -210,13 +214,12 @@ class Party:
             splits.append(KnownSplit(decision.source, candidate, record))
             if decision.source == self.place:
                 self.lookup.enter(self.own.record(candidate))
-        self.tree.grow(splits)
+        self.tree.grow(splits, level)
         self._move(level)
-        if is_last:
-            for node, decision in zip(level, decisions, strict=True):
-                if decision.source >= 0:
-                    left, right = self.tree.children[node]
-                    self.weights[left], self.weights[right] = decision.weights
+        for node, decision, is_last in zip(level, decisions, are_last, strict=True):
+            if is_last and decision.source >= 0:
+                left, right = self.tree.children[node]
+                self.weights[left], self.weights[right] = decision.weights
         if self.tree.open_nodes:
             return False
         self._finish_tree()
@@ -279,7 +282,7 @@ class LevelSums:
             Candidate at each place; None: in the source's numbering.
         """
         party = self.party
-        count, num_nodes = party.candidates_of(source), len(party.open_nodes)
+        count, num_nodes = party.candidates_of(source), len(party.level)
         total = node_sums(self.values, self.slots, num_nodes=num_nodes)
         sums = np.empty((1 + count, num_nodes, 2), dtype=np.int64)
         sums[0] = total
@@ -298,7 +301,7 @@ class LevelSums:
     def refused(self, source: int, order: IntpArray | None) -> BoolArray:
         """Candidates of a source that this party refuses: (1 + candidates, nodes) bool."""
         party = self.party
-        count, num_nodes = party.candidates_of(source), len(party.open_nodes)
+        count, num_nodes = party.candidates_of(source), len(party.level)
         refused = np.zeros((1 + count, num_nodes), dtype=np.bool_)
         if count:
             found = refused_candidates(

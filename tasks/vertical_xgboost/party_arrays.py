@@ -52,6 +52,7 @@ def party_to_arrays(party: Party) -> dict[str, NDArray[np.generic]]:
         "margins": party.margins,
         "nodes": party.nodes,
         "open-nodes": np.array(party.tree.open_nodes, dtype=np.int32),
+        "level": np.array(party.level, dtype=np.int32),
         "numbers": np.array(
             [
                 party.place,
@@ -102,6 +103,7 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         margins=arrays["margins"].astype(np.float64),
         nodes=arrays["nodes"].astype(np.int32),
         tree=tree,
+        level=list(map(int, arrays["level"].tolist())),
         weights=growing.weights,
         finished=finished,
         lookup=LookupTable(records),
@@ -109,8 +111,8 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
 
 
 def children_of(splits: Mapping[int, object]) -> dict[int, tuple[int, int]]:
-    """Children of each split node: numbers are given in the order of parents."""
-    return {node: (2 * at + 1, 2 * at + 2) for at, node in enumerate(sorted(splits))}
+    """Children of each split node: numbers are given in the order in which nodes are split."""
+    return {node: (2 * at + 1, 2 * at + 2) for at, node in enumerate(splits)}
 
 
 def trees_to_arrays(trees: Sequence[KnownTree]) -> dict[str, NDArray[np.generic]]:

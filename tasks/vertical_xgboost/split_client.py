@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,18 +24,25 @@ class NodeOffer:
         Of the best candidates; 0 if none is eligible.
     places : (r,) intp
         All that reach it, in the level's secret order; empty if none is eligible.
-    weights : tuple of tuple of float
-        One (w,) for the node as a leaf, if no candidate is eligible; at the last level one
-        (w_L, w_R) a place; else empty.
+    pairs : tuple of (float, float)
+        Where children are leaves in any case one (w_L, w_R) a place; else empty.
+    leaf : float or None
+        Weight of the node itself, where it may become a leaf.
     """
 
     gain: float
     places: IntpArray
-    weights: tuple[tuple[float, ...], ...]
+    pairs: tuple[tuple[float, float], ...]
+    leaf: float | None
 
 
 def node_offers(
-    sums: IntArray, rule: SplitRule, *, is_last: bool, refused: BoolArray | None = None
+    sums: IntArray,
+    rule: SplitRule,
+    *,
+    are_last: Sequence[bool],
+    may_prune: bool = False,
+    refused: BoolArray | None = None,
 ) -> list[NodeOffer]:
     """Judge the candidates of one source at one level.
 
@@ -43,8 +51,10 @@ def node_offers(
     sums : (1 + candidates, nodes, 2) int64
         Decrypted, the nodes' full sums first.
     rule : SplitRule
-    is_last : bool
-        Whether children of these nodes are leaves in any case.
+    are_last : sequence of bool
+        Whether children of each node are leaves in any case.
+    may_prune : bool
+        Whether a node may become a leaf although a candidate is eligible.
     refused : (1 + candidates, nodes) bool, optional
 
     Returns
@@ -62,14 +72,14 @@ def node_offers(
     found = best_splits(left, total, rule, refused=mask)
     leaves = leaf_weights(total, rule)
     offers = []
-    for node, split in enumerate(found):
+    for node, (split, is_last) in enumerate(zip(found, are_last, strict=True)):
+        leaf = float(leaves[node])
         if split is None:
-            nobody = np.empty(0, dtype=np.intp)
-            offers.append(NodeOffer(0.0, nobody, ((float(leaves[node]),),)))
+            offers.append(NodeOffer(0.0, np.empty(0, dtype=np.intp), (), leaf))
             continue
-        weights: tuple[tuple[float, ...], ...] = ()
+        pairs: tuple[tuple[float, float], ...] = ()
         if is_last:
-            pairs = child_weights(left[node, split.records], total[node], rule)
-            weights = tuple((float(pair[0]), float(pair[1])) for pair in pairs)
-        offers.append(NodeOffer(split.gain, split.records, weights))
+            weights = child_weights(left[node, split.records], total[node], rule)
+            pairs = tuple((float(pair[0]), float(pair[1])) for pair in weights)
+        offers.append(NodeOffer(split.gain, split.records, pairs, leaf if may_prune else None))
     return offers

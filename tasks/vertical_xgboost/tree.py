@@ -1,7 +1,8 @@
 """A tree as it grows, as the server knows it, and as the owner of a split knows it.
 
 Nodes are numbered alike by everybody: the root is 0, and the children of a level's splits take the
-next numbers in the order of their parents, left before right.
+next numbers in the order of their parents, left before right. A level is what is decided together:
+all open nodes, unless the server leaves some for later.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class GrowingTree(Generic[S]):
     Attributes
     ----------
     splits : dict of int to S
-        What is known of each split node, by its number.
+        What is known of each split node, by its number, in the order in which they were split.
     children : dict of int to (int, int)
         Left and right child of each split node.
     open_nodes : list of int
-        Nodes of the next level that wait for a decision, ascending; empty when the tree is done.
+        Nodes that wait for a decision, ascending; empty when the tree is done.
     depth : int
-        Level of the open nodes.
+        Levels that were added.
     """
 
     def __init__(self, max_depth: int) -> None:
@@ -48,10 +49,12 @@ class GrowingTree(Generic[S]):
         self.num_nodes = 1
         self.open_nodes = [0]
 
-    @property
-    def is_last_level(self) -> bool:
-        """Whether children of the open nodes are leaves in any case."""
-        return self.depth + 1 >= self.max_depth
+    def are_last(self, nodes: Sequence[int]) -> list[bool]:
+        """Whether children of each of these nodes are leaves in any case."""
+        depths = {0: 0}
+        for parent, children in self.children.items():
+            depths |= dict.fromkeys(children, depths[parent] + 1)
+        return [depths[node] + 1 >= self.max_depth for node in nodes]
 
     @property
     def leaves(self) -> list[int]:
@@ -59,32 +62,34 @@ class GrowingTree(Generic[S]):
         undecided = set(self.open_nodes)
         return [n for n in range(self.num_nodes) if n not in self.splits and n not in undecided]
 
-    def grow(self, decisions: Sequence[S | None]) -> None:
+    def grow(self, decisions: Sequence[S | None], nodes: Sequence[int] | None = None) -> None:
         """Add a level.
 
         Parameters
         ----------
         decisions : sequence
-            For each open node its split, or None for a leaf.
+            For each of the nodes its split, or None for a leaf.
+        nodes : sequence of int, optional
+            Open nodes, ascending; all if not given.
 
         Raises
         ------
         ValueError
             If they are not one a node, or splits of a tree of depth 0.
         """
-        is_last = self.is_last_level
-        next_level: list[int] = []
-        for node, split in zip(self.open_nodes, decisions, strict=True):
+        level = self.open_nodes if nodes is None else nodes
+        still_open = set(self.open_nodes) - set(level)
+        for node, split, is_last in zip(level, decisions, self.are_last(level), strict=True):
             if split is None:
                 continue
             if not self.max_depth:
                 raise ValueError("a tree of depth 0 has no splits")
             self.splits[node] = split
             self.children[node] = (self.num_nodes, self.num_nodes + 1)
-            next_level += self.children[node]
+            still_open |= set() if is_last else set(self.children[node])
             self.num_nodes += 2
         self.depth += 1
-        self.open_nodes = [] if is_last else next_level
+        self.open_nodes = sorted(still_open)
 
 
 def move_down(nodes: NodeArray, node: int, children: tuple[int, int], left: BoolArray) -> None:
