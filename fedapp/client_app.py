@@ -171,6 +171,15 @@ def vertical_finish(message: Message, context: Context) -> Message:
     return client.finish(message, _vertical_site(context), context)
 
 
+@app.query("vertical_trim")
+@answering_faults
+def vertical_trim(message: Message, context: Context) -> Message:
+    """Keep fewer trees of this party's part of the model."""
+    from tasks.vertical_xgboost import client
+
+    return client.trim(message, _vertical_site(context), context)
+
+
 @app.query("vertical_stop")
 @answering_faults
 def vertical_stop(message: Message, context: Context) -> Message:

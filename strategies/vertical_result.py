@@ -35,6 +35,7 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import Metrics
 from tasks.vertical_xgboost.tree import OwnedTree
+from tasks.vertical_xgboost.trim_message import TRIM, TrimRequest
 
 
 def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]:
@@ -59,6 +60,7 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
             "decide", DecideRequest.reveals, DecideReply.reveals, DecideReply.reveals_sealed
         ),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),
+        TRIM: Disclosure("trim", TrimRequest.reveals, FinishReply.reveals),
         STOP: Disclosure("stop", StopRequest.reveals, "nothing"),
     }
 

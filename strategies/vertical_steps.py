@@ -18,8 +18,13 @@ from tasks.vertical_xgboost.level_messages import (
     HistogramsRequest,
     SealedDecision,
 )
-from tasks.vertical_xgboost.messages import FINISH, FinishReply, FinishRequest
+from tasks.vertical_xgboost.messages import (
+    FINISH,
+    FinishReply,
+    FinishRequest,
+)
 from tasks.vertical_xgboost.protected_sums import protected_sums
+from tasks.vertical_xgboost.trim_message import TRIM, TrimRequest
 
 Decisions = Mapping[str, Sequence[SealedDecision]]
 """What each party is told of each node of a level: the same, but for sealed weights."""
@@ -152,3 +157,12 @@ def gather_finish(
     replies = training.parties.ask(contents, FINISH, FinishReply.from_record, step="finish")
     training.book.add_seconds(replies)
     return replies
+
+
+def gather_trimmed(training: Training, *, trees_to_keep: int, folder: str) -> None:
+    """``trim``, an exchange that only early stopping makes: the last tree was no better."""
+    request = TrimRequest(trees_to_keep, folder).to_record()
+    replies = training.parties.ask(
+        dict.fromkeys(training.names, request), TRIM, FinishReply.from_record, step="trim"
+    )
+    training.book.add_seconds(replies)

@@ -23,6 +23,7 @@ from strategies.vertical_steps import (
     gather_finish,
     gather_histograms,
     gather_offers,
+    gather_trimmed,
 )
 from strategies.without_rounds import WithoutRounds
 from tasks.site.faults import SiteFault
@@ -72,7 +73,9 @@ class VerticalXGBoost(WithoutRounds):
 
     With the introduction (:func:`strategies.membership.meet_sites`) at most 4 + 2 T max(d, 1)
     exchanges for T trees of depth d. Losses and metrics of a tree are summed under masks and come
-    with the next tree's first reply, so early stopping discards that exchange.
+    with the next tree's first reply, so early stopping discards that exchange. Those of the last
+    tree allowed come with ``finish``: where early stopping finds that one no better, the parties
+    are told to keep fewer in an exchange more (``trim``).
 
     **What is revealed.** To the server: gains, candidates that tie, refusals of
     ``min-instances``, bucket counts of unnamed features and their ranks among their owner's
@@ -118,8 +121,7 @@ class VerticalXGBoost(WithoutRounds):
         self.names = tuple(sorted(parties))
         self.folder = folder
         self._after_tree = after_tree
-        self.training: Training
-        """Of the run under way."""
+        self.training: Training  # of the run under way
 
     def start(
         self,
@@ -182,14 +184,13 @@ class VerticalXGBoost(WithoutRounds):
             self.introduced,
             choose_split_clients=self.choose_split_clients,
         )
-        decisions: Decisions = {name: [] for name in self.names}
+        nothing: Decisions = {name: [] for name in self.names}
+        decisions: Decisions | None = nothing
         for number in range(num_trees):
-            grown = self.grow_tree(number, decisions)
-            if grown is None:
-                decisions = {name: [] for name in self.names}
+            decisions = self.grow_tree(number, decisions or nothing)
+            if decisions is None:
                 break
-            decisions = grown
-        self.finish(decisions)
+        self.finish(decisions or nothing)
         return self.training.result()
 
     def grow_tree(self, number: int, decisions: Decisions) -> Decisions | None:
@@ -328,8 +329,8 @@ class VerticalXGBoost(WithoutRounds):
         replies = gather_finish(self.training, decisions, trees_to_keep=keep, folder=self.folder)
         if is_open:
             self._ends_training(replies)
-
-    # Parts of the steps -----------------------------------------------------------------------
+        if (kept := book.stopping.trees_to_keep) < keep:
+            gather_trimmed(self.training, trees_to_keep=kept, folder=self.folder)
 
     def _ends_training(self, replies: Mapping[str, HistogramsReply | FinishReply]) -> bool:
         """Read a tree's metrics; True if it was the last one."""
@@ -343,7 +344,7 @@ class VerticalXGBoost(WithoutRounds):
 
     def summary(self) -> None:
         """Log how the strategy is set up."""
-        config = self.config
+        num_trees, depth = self.config.num_trees, self.config.max_depth
         log(INFO, "\t├──> Parties: %s", ", ".join(self.names))
-        log(INFO, "\t├──> Trees: %d of depth %d", config.num_trees, config.max_depth)
-        log(INFO, "\t└──> Encryption: %s", config.encryption)
+        log(INFO, "\t├──> Trees: %d of depth %d", num_trees, depth)
+        log(INFO, "\t└──> Encryption: %s", self.config.encryption)

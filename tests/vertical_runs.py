@@ -92,6 +92,10 @@ def assert_same(result: SimulationResult, central: Central) -> None:
     assert document is not None
     kept = result.summary["trees-kept"]
     assert kept == len(central.model.trees)
+    owners = [e["owner"] for t in document["trees"][:kept] for e in t["nodes"] if not e["leaf"]]
+    for name, part in parts.items():  # no tree and no threshold that the model does not use
+        assert len(part.trees) == kept
+        assert len(part.lookup.records) == owners.count(name)
     for at, tree in enumerate(central.model.trees):
         nodes = {node["id"]: node for node in document["trees"][at]["nodes"]}
         splits = {node: entry for node, entry in nodes.items() if not entry["leaf"]}

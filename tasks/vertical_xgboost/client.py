@@ -30,7 +30,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
     StopRequest,
 )
-from tasks.vertical_xgboost.model_part import keep_part
+from tasks.vertical_xgboost.model_part import keep_part, trim_part
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.own_order import draw_order
 from tasks.vertical_xgboost.party_arrays import (
@@ -41,6 +41,7 @@ from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
+from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
 def introduction(site: VerticalSite, context: Context) -> TaskPart:
@@ -146,7 +147,24 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
     )
     reply = FinishReply(metrics, secrets.watch.seconds)
     site_state.forget(context)
+    if request.decisions and site.config.early_stopping_rounds:
+        site_state.expect_next(context, "trim")  # only now it comes out whether the last tree helps
     return Message(reply.to_record(), reply_to=message)
+
+
+def trim(message: Message, site: VerticalSite, context: Context) -> Message:
+    """Answer ``trim``: keep fewer trees of the part of the model that ``finish`` wrote."""
+    site_state.expect(context, "trim")
+    request = TrimRequest.from_record(message.content)
+    trim_part(
+        site.name,
+        num_trees=request.trees_to_keep,
+        folder=request.folder if site.simulated else "",
+        state_dir=site.state_dir,
+        run=site_state.run_name(context.run_id),
+    )
+    site_state.forget(context)
+    return Message(FinishReply().to_record(), reply_to=message)
 
 
 def stop(message: Message, context: Context) -> Message:

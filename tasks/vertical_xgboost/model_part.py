@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.party import KnownTree, Party
 from tasks.vertical_xgboost.party_arrays import trees_from_arrays, trees_to_arrays
 from tasks.vertical_xgboost.rows import PartyTable
@@ -46,6 +47,12 @@ class ModelPart:
     eta: float
     trees: tuple[KnownTree, ...]
     lookup: LookupTable
+
+    def first(self, num_trees: int) -> ModelPart:
+        """The part of a model of so many trees, with no threshold that only later trees use."""
+        trees, place = self.trees[:num_trees], self.names.index(self.name)
+        used = sum(split.source == place for tree in trees for split in tree.splits.values())
+        return replace(self, trees=trees, lookup=LookupTable(self.lookup.records[:used]))
 
     def save(self, path: Path) -> None:
         """Write the part; readable by its owner only, never half a file."""
@@ -125,11 +132,31 @@ def keep_part(
         feature_names=table.feature_names,
         base_margin=party.base_margin,
         eta=party.config.eta,
-        trees=tuple(party.finished[:num_trees]),
+        trees=tuple(party.finished),
         lookup=party.lookup,
     )
-    if folder:
-        part.save(part_path(folder, name))
+    for path in _paths(name, folder=folder, state_dir=state_dir, run=run):
+        part.first(num_trees).save(path)
+
+
+def trim_part(name: str, *, num_trees: int, folder: str, state_dir: str, run: str) -> None:
+    """Keep fewer trees of a part that `keep_part` wrote; parameters as there.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"`` unless they are 1 or more and fewer.
+    """
+    for path in _paths(name, folder=folder, state_dir=state_dir, run=run):
+        part = ModelPart.load(path)
+        if not 0 < num_trees < len(part.trees):
+            raise SiteFault("bad-request", f"{num_trees} trees to keep of {len(part.trees)}")
+        part.first(num_trees).save(path)
+
+
+def _paths(name: str, *, folder: str, state_dir: str, run: str) -> list[Path]:
+    found = [part_path(folder, name)] if folder else []
     if state_dir:
         where = Path(state_dir).expanduser() / "vertical-xgboost" / run
-        part.save(part_path(where, name))
+        found.append(part_path(where, name))
+    return found
