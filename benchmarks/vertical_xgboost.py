@@ -42,11 +42,11 @@ from vertical_xgboost_central import (  # noqa: E402
     LARGEST_DIFFERENCE,
     quality,
     read_data,
-    xgboost_margins,
 )
 
 from fedapp.simulation import SimulationResult, simulate  # noqa: E402
 from fedapp.site_data import Spread, party_table  # noqa: E402
+from fedapp.vertical_against_xgboost import xgboost_margins  # noqa: E402
 from tasks.vertical_xgboost.central import CentralModel, fit_central  # noqa: E402
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig  # noqa: E402
 from tasks.vertical_xgboost.joined import JoinedTable, join  # noqa: E402
@@ -199,11 +199,12 @@ def compare(
     last = central.metrics[-1].evaluation
     if last is None:
         raise SystemExit("no rows for evaluation")
+    theirs = xgboost_margins(
+        data.joined, config, base_score=central.base_score, num_trees=config.num_trees
+    )
     reference = {
         "central fit": last.quality,  # from the same fixed-point sums, so that it can be equal
-        "xgboost": quality(
-            xgboost_margins(data.joined, config, central.base_score), data.joined, config
-        ),
+        "xgboost": quality(theirs, data.joined, config),
     }
     costs, results = [], {}
     for name in options.variants:

@@ -30,9 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import pandas as pd
-import xgboost
 
-from tasks.vertical_xgboost.buckets import bucket_columns
+from fedapp.vertical_against_xgboost import xgboost_margins
 from tasks.vertical_xgboost.central import fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import JoinedTable, join
@@ -65,29 +64,6 @@ def read_data(path: Path, *, drop: Sequence[str], label: str) -> pd.DataFrame:
     return frame
 
 
-def xgboost_margins(table: JoinedTable, config: VerticalXGBoostConfig, base: float) -> Any:
-    """Margins by XGBoost on the same buckets."""
-    training = ~table.is_evaluation
-    buckets, numbers = bucket_columns(table.features, training, max_bin=config.max_bin)
-    inputs = numbers.T.astype(np.float32)
-    inputs[inputs == np.array([feature.num_buckets for feature in buckets])] = np.nan
-    parameters = {
-        "objective": config.objective,
-        "tree_method": "hist",
-        "max_bin": 256,
-        "eta": config.eta,
-        "lambda": config.reg_lambda,
-        "gamma": config.gamma,
-        "min_child_weight": config.min_child_weight,
-        "max_depth": config.max_depth,
-        "base_score": base,
-        "nthread": 1,
-    }
-    data = xgboost.DMatrix(inputs[training], label=table.labels[training])
-    booster = xgboost.train(parameters, data, num_boost_round=config.num_trees)
-    return booster.predict(xgboost.DMatrix(inputs), output_margin=True).astype(np.float64)
-
-
 def compare(
     frame: pd.DataFrame, seed: int, *, label: str, config: VerticalXGBoostConfig
 ) -> SeedResult:
@@ -98,7 +74,7 @@ def compare(
     model = fit_central(table, config)
     seconds = time.perf_counter() - start
     ours = model.margins(table.features)
-    theirs = xgboost_margins(table, config, model.base_score)
+    theirs = xgboost_margins(table, config, base_score=model.base_score, num_trees=config.num_trees)
     return SeedResult(
         seed=seed,
         ours=quality(ours, table, config),

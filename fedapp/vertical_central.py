@@ -18,6 +18,7 @@ import pandas as pd
 from fedapp.pooled_check import node_configs
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
+from fedapp.vertical_against_xgboost import xgboost_quality
 from fedapp.vertical_party import prepare_vertical_site
 from strategies.exchange import Exchange
 from strategies.vertical_result import VerticalResult
@@ -59,6 +60,8 @@ def compare(
 ) -> dict[str, Any]:
     """Write predictions of all rows; fit centrally and say whether the trees are the same.
 
+    XGBoost itself is fitted too, on the same buckets.
+
     Parameters
     ----------
     joined : Joined
@@ -87,7 +90,13 @@ def compare(
     central = _quality(model, config)
     same = same_trees(joined.tables, result, found, model)
     same = same and np.array_equal(margins, model.margins(joined.table.features))
-    return {"central": {**central, "same-trees": bool(same)}}
+    theirs = xgboost_quality(
+        joined.table,
+        config.vertical_xgboost,
+        base_score=model.base_score,
+        num_trees=len(model.trees),
+    )
+    return {"central": {**central, **theirs, "same-trees": bool(same)}}
 
 
 def predict(

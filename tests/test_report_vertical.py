@@ -95,10 +95,8 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert "Upright line: the last tree that was kept." in text
 
 
-def test_trust_is_printed_as_it_stands(tmp_path: Path) -> None:
-    sentences = ["One <b>sentence</b> & no more.", "Another."]
-    text = words_of(make_run(tmp_path, summary={"trust": sentences}))
-    assert "Whom one trusts One <b>sentence</b> & no more. Another. Fingerprint" in text
+def test_the_fingerprint_of_all_keys(tmp_path: Path) -> None:
+    text = words_of(make_run(tmp_path))
     assert "keys of all parties, as the server has them: ABCD-EFGH." in text
     text = words_of(make_run(tmp_path, without=("roster-fingerprint",)))
     assert "Fingerprint" not in text

@@ -1,8 +1,8 @@
 """Figures, key numbers and words of the report on a run of vertical XGBoost.
 
 Made from ``metrics.jsonl``, its summary, and ``trees.json`` of the run folder. A line of
-``metrics.jsonl`` is written for each tree that was grown, with the costs since the line before (the
-first has the set-up in it)::
+``metrics.jsonl`` is written for each tree that was grown, with the costs from the first message of
+its first level to the last one of its last::
 
     {"tree": 1,                                    # from 1
      "train-loss": 0.41, "test-loss": 0.43,        # mean loss after this tree
@@ -23,8 +23,8 @@ it. The summary has, all optional:
   ``same-trees`` (bool: all splits and leaves equal). Quantities of XGBoost itself on the same
   buckets carry the prefix ``xgboost-``;
 - ``roster-fingerprint``: one code for the keys of all parties;
-- ``trust``: sentences on whom one trusts with what, printed as they stand; made from the
-  configuration if absent (`vertical_xgboost_words.trust_words`).
+- ``set-up``, ``ending``: ``exchanges``, ``bytes``, ``ciphertexts`` and ``crypto-seconds`` of what
+  comes before the first tree and after the last one.
 
 ``trees.json`` is what the server knows of the trees: their shape, and for a split its owner and
 the owner's number of the split, never a feature or a threshold::

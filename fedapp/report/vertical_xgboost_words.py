@@ -10,8 +10,9 @@ from fedapp.run_folder import RunRecord
 
 _SERVER = (
     "The server learns gains, candidates of equal gain, bucket counts, the rank of each anonymous "
-    "feature in its owner's columns, refusals by label owners, and the shape of the trees; never a "
-    "row, a label, a sum of gradients, a name of a feature or a threshold."
+    "feature in its owner's columns, refusals of min-instances, the shape of the trees, and of "
+    "each split owner, anonymous feature, number of the bucket and missing side; never a row, a "
+    "label, a sum of gradients, a name of a feature or a threshold."
 )
 _SPLIT_CLIENT = (
     "The party that decrypts for another (its split client) is drawn once per training and is "
@@ -110,8 +111,10 @@ def central_words(central: Mapping[str, Any]) -> list[str]:
     """Whether the trees are those of a central fit."""
     words = (
         "A simulation has all columns and labels in one place: the same settings on the joined "
-        "table, fitted by one party."
+        "table, fitted by one party"
     )
+    with_xgboost = any(key.startswith("xgboost-") for key in central)
+    words += ", and by XGBoost on the same buckets." if with_xgboost else "."
     if "same-trees" in central:
         words += (
             " All splits and leaves are the same, bit for bit."
@@ -133,12 +136,7 @@ def fingerprint_words(run: RunRecord) -> list[str]:
 
 
 def trust_words(run: RunRecord) -> list[str]:
-    """The run's statements on trust as they stand, or those of its configuration."""
-    stated = run.summary.get("trust")
-    if isinstance(stated, list) and stated:
-        return [str(sentence) for sentence in stated]
-    if isinstance(stated, str) and stated:
-        return [stated]
+    """The statements on trust that follow from the run's configuration."""
     parties = run.summary.get("n-sites")
     shuffled = run.setting("vertical-xgboost.shuffle", True)
     return trust_statements(

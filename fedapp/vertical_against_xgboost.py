@@ -1,0 +1,75 @@
+"""XGBoost itself on the joined table and the same buckets: simulations and benchmarks only."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tasks.vertical_xgboost.buckets import bucket_columns
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.joined import JoinedTable
+from tasks.vertical_xgboost.objectives import objective_of
+
+
+def xgboost_margins(
+    table: JoinedTable, config: VerticalXGBoostConfig, *, base_score: float, num_trees: int
+) -> FloatArray:
+    """Margins of all rows by XGBoost's ``hist`` on bucket numbers, (n,).
+
+    Parameters
+    ----------
+    table : JoinedTable
+    config : VerticalXGBoostConfig
+        Of depth 1 and more: 0 is no limit to XGBoost.
+    base_score : float
+    num_trees : int
+    """
+    import xgboost
+
+    training = ~table.is_evaluation
+    buckets, numbers = bucket_columns(table.features, training, max_bin=config.max_bin)
+    inputs = numbers.T.astype(np.float32)
+    inputs[inputs == np.array([feature.num_buckets for feature in buckets])] = np.nan
+    parameters = {
+        "objective": config.objective,
+        "tree_method": "hist",
+        "max_bin": 256,
+        "eta": config.eta,
+        "lambda": config.reg_lambda,
+        "gamma": config.gamma,
+        "min_child_weight": config.min_child_weight,
+        "max_depth": config.max_depth,
+        "base_score": base_score,
+        "nthread": 1,
+    }
+    data = xgboost.DMatrix(inputs[training], label=table.labels[training])
+    booster = xgboost.train(parameters, data, num_boost_round=num_trees)
+    margins = booster.predict(xgboost.DMatrix(inputs), output_margin=True)
+    return np.asarray(margins, dtype=np.float64)
+
+
+def xgboost_quality(
+    table: JoinedTable, config: VerticalXGBoostConfig, *, base_score: float, num_trees: int
+) -> dict[str, float]:
+    """Losses and metrics of XGBoost, keys as in a run's summary after ``xgboost-``.
+
+    Empty where the settings have no counterpart there: depth 0, and label owners that refuse
+    candidates (``min-instances``); and without columns. Parameters as `xgboost_margins`.
+    """
+    if not config.max_depth or config.min_instances >= 2 or not table.features.shape[1]:
+        return {}
+    margins = xgboost_margins(table, config, base_score=base_score, num_trees=num_trees)
+    objective, found = objective_of(config), {}
+    for name, rows in (("train", ~table.is_evaluation), ("test", table.is_evaluation)):
+        if not rows.any():
+            continue
+        loss = float(objective.losses(margins[rows], table.labels[rows]).mean())
+        is_classifier = objective.quality_name == "accuracy"
+        hits = objective.hits(margins[rows], table.labels[rows])
+        found[f"xgboost-{name}-loss"] = loss
+        found[f"xgboost-{name}-{objective.quality_name}"] = (
+            hits / int(rows.sum()) if is_classifier else math.sqrt(2.0 * loss)
+        )
+    return found
