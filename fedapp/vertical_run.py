@@ -25,6 +25,7 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
+from tasks.vertical_xgboost.tree import text_of
 
 PARTS = "parties"
 """Folder of the parties' parts of the model, in a simulated run."""
@@ -59,15 +60,19 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     summary = _summary(result, config)
     if simulated and (joined := read_joined(exchange, config, result.parties)) is not None:
         summary |= compare(joined, config, result, folder, parts=folder.path / PARTS)
-    _tell(summary, config)
+    _tell(summary, result)
     return summary
 
 
 def _meet(exchange: Exchange, config: RunConfig) -> dict[str, TaskPart]:
     try:
-        return meet_sites(
+        parties = meet_sites(
             exchange, fingerprint=code_fingerprint(), min_sites=config.general.min_sites
         )
+        # Other tasks do without a site that is late; here its columns and labels would be missing.
+        if exchange.faults:
+            raise Refused([*map(str, exchange.faults), "of a joined model no party may be missing"])
+        return parties
     except Refused as refused:
         AllParties(exchange).tell(StopRequest(str(refused)).to_record(), STOP)
         raise
@@ -148,7 +153,9 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
     return summary
 
 
-def _tell(summary: Mapping[str, Any], config: RunConfig) -> None:
+def _tell(summary: Mapping[str, Any], result: VerticalResult) -> None:
+    for grown in result.trees[: result.trees_to_keep]:
+        log(INFO, "tree %d as the server knows it:\n%s", grown.number, text_of(grown.tree))
     seconds = sum(summary["crypto-seconds"].values())
     log(
         INFO,
@@ -161,6 +168,9 @@ def _tell(summary: Mapping[str, Any], config: RunConfig) -> None:
     if "central" in summary:
         same = "the same trees" if summary["central"]["same-trees"] else "OTHER TREES"
         log(INFO, "central fit on the joined table (simulation only): %s", same)
+        for name in ("test-accuracy", "test-rmse"):
+            if (theirs := summary["central"].get(f"xgboost-{name}")) is not None:
+                log(INFO, "%s: %.4f here, %.4f by XGBoost", name, summary[name], theirs)
     if summary["encryption"] == "none":
         log(WARNING, "encryption = none: the server has read every sum of gradients")
     if summary["n-sites"] == 2:

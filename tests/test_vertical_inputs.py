@@ -17,6 +17,7 @@ from fedapp.run_config import read as read_config
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult
 from tasks.site.faults import SiteFault
+from tasks.site.messages import HELLO
 from tasks.vertical_xgboost.decide_messages import DECIDE
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS
 from tasks.vertical_xgboost.message_parts import array_record
@@ -110,6 +111,66 @@ def test_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(tmp_path, frames, **SMALL, base_score="0.5")  # then there is a margin
     assert result.summary["status"] == "ok"
     assert result.summary["central"]["same-trees"] is True
+
+
+def test_counts_of_labels_that_are_not_those_of_the_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows have one owner, but a party's masked count is one more: the mean would be wrong."""
+    from tasks.vertical_xgboost import set_up
+
+    honest, counted = set_up.label_sums, []
+
+    def label_sums(*arguments: Any, **options: Any) -> Any:
+        counted.append(honest(*arguments, **options))
+        return counted[-1] + np.array([0, 1, 1]) * (len(counted) == 2)
+
+    monkeypatch.setattr(set_up, "label_sums", label_sums)
+    assert refusal(tmp_path, frames_of(), monkeypatch) == (
+        "the numbers of labels under masks are not those of the parties' labels"
+    )
+
+
+def test_an_introduction_of_another_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AlteringGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            reply = super()._handle(message)
+            if message.metadata.message_type == HELLO and message.metadata.dst_node_id == 2:
+                reply.content.config_records["facts"]["num-rows"] = "the value 123.456"
+            return reply
+
+    monkeypatch.setattr(simulation, "InProcessGrid", AlteringGrid)
+    result = run(tmp_path, frames_of(), **SMALL)
+    assert result.summary["status"] == "refused"
+    words = "site-1: introduces itself in another form than expected"
+    assert str(result.summary["reason"]).startswith(words)
+    assert "123.456" not in str(result.summary["reason"])
+
+
+def test_a_party_that_is_late_at_the_introduction_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three are enough to begin with, but the model would lack the fourth one's columns."""
+    heard: list[str] = []
+
+    class SlowGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == STOP:
+                heard.append(StopRequest.from_record(copy.deepcopy(message).content).reason)
+            return super()._handle(message)
+
+        def pull_messages(self, message_ids: Any) -> Any:
+            replies = super().pull_messages(message_ids)
+            return [reply for reply in replies if reply.metadata.src_node_id != 4]
+
+    monkeypatch.setattr(simulation, "InProcessGrid", SlowGrid)
+    config = {"run-dir": str(tmp_path), "timeout": 0.3, "vertical-xgboost.encryption": "none"}
+    result = simulation.simulate("vertical-xgboost", sites=frames_of(4), config=config)
+    assert result.summary["status"] == "refused"
+    reason = str(result.summary["reason"])
+    assert "no reply within 0.3 s" in reason
+    assert "no party may be missing" in reason
+    assert heard == [reason] * 3
 
 
 def test_other_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

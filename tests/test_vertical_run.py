@@ -11,6 +11,7 @@ import pytest
 
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import simulate
+from tasks.vertical_xgboost.protected_sums import PaillierSums
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, draw_known_keys, record, run
 
@@ -136,6 +137,55 @@ def test_exchanges_of_full_trees_are_as_stated(tmp_path: Path) -> None:
     assert list(steps.values()) == [
         "hello", "labels", "buckets", *["histograms", "decide"] * 12, "finish"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("aggregator", ["server", "source"])
+def test_ciphertexts_are_those_that_parties_sent(aggregator: str, tmp_path: Path) -> None:
+    frames = cut(random_frame(2, rows=150), parties=3, labels="even")
+    keys = {"encryption": "paillier", "max_depth": 2, "num_trees": 2, "max_bin": 5}
+    with pytest.MonkeyPatch.context() as patch:
+        counted: list[int] = []
+
+        def count(data: bytes) -> bytes:
+            counted.append((len(data) - 16) // 256)  # a key id, and 2 x 1024 bits each
+            return data
+
+        share, total = PaillierSums.share, PaillierSums.total
+        patch.setattr(PaillierSums, "share", lambda *a, **k: count(share(*a, **k)))
+        if aggregator == "source":
+            patch.setattr(PaillierSums, "total", lambda *a, **k: count(total(*a, **k)))
+        recorded = record(tmp_path, frames, aggregator=aggregator, **keys)
+    summary = recorded.result.summary
+    lines = RunFolder.open(recorded.result.run_folder).read().rounds
+    assert summary["ciphertexts"] == sum(line["ciphertexts"] for line in lines) == sum(counted)
+
+
+def test_costs_of_a_tree_are_those_of_its_own_levels(tmp_path: Path) -> None:
+    frames = cut(random_frame(1), parties=3, labels="even")
+    result = run(tmp_path, frames, max_depth=2, num_trees=2)
+    lines = RunFolder.open(result.run_folder).read().rounds
+    size = [
+        sum(
+            row["bytes"]
+            for row in result.ledger
+            if row["exchange"] in exchanges and "server" in (row["sender"], row["receiver"])
+        )
+        for exchanges in ((1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12,))
+    ]
+    parts = [result.summary["set-up"], *lines, result.summary["ending"]]
+    assert [part["bytes"] for part in parts] == size
+
+
+@pytest.mark.parametrize("objective", BOTH)
+def test_a_simulation_tells_what_xgboost_makes_of_it(objective: str, tmp_path: Path) -> None:
+    frames = cut(random_frame(4, rows=400, objective=objective), parties=3, labels="even")
+    keys = {"objective": objective, "max_depth": 3, "num_trees": 3}
+    summary = run(tmp_path, frames, **keys).summary
+    quality = "rmse" if objective == BOTH[1] else "accuracy"
+    for name in ("train-loss", "test-loss", f"train-{quality}", f"test-{quality}"):
+        assert summary["central"][f"xgboost-{name}"] == pytest.approx(summary[name], rel=1e-3)
+    leaf = run(tmp_path, frames, **{**keys, "max_depth": 0}).summary
+    assert not [name for name in leaf["central"] if name.startswith("xgboost")]
 
 
 def test_lines_of_trees_add_up(tmp_path: Path) -> None:
