@@ -15,7 +15,9 @@ import pytest
 
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
+from tasks.vertical_xgboost.model_part import ModelPart
 from tests.runtimes import call, checkout, superlink, supernode
+from tests.vertical_frames import cut, random_frame
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +37,25 @@ def rows(seed: int) -> pd.DataFrame:
 
 
 def run(
-    tmp_path: Path, sites: dict[str, tuple[str, str]], config: dict[str, object] | None = None
+    tmp_path: Path,
+    sites: dict[str, tuple[str, str]],
+    config: dict[str, object] | None = None,
+    *,
+    own_folder: str = "",
 ) -> tuple[Path, str]:
-    """Deploy SuperNodes (label: site name, data path), run, and return the run folder."""
+    """Deploy SuperNodes (label: site name, data path), run, and return the run folder.
+
+    With `own_folder`, a key of the node configuration, each has a folder of its name there.
+    """
     app = checkout(tmp_path / "app")
     with ExitStack() as stack:
         link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
         for label, (name, path) in sites.items():
             log = tmp_path / f"{label}.log"
-            stack.enter_context(supernode(link, log, cwd=tmp_path, site_name=name, data_path=path))
+            node = {"site_name": name, "data_path": path}
+            if own_folder:
+                node[own_folder] = str(tmp_path / name)
+            stack.enter_context(supernode(link, log, cwd=tmp_path, **node))
         every = {**(config or CONFIG), "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in every.items())
         done = call(
@@ -133,6 +145,46 @@ def test_roc_glm_of_three_sites_equals_the_in_process_run(tmp_path: Path) -> Non
     )
     for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
         assert deployed.summary[key] == here.summary[key], key
+
+
+def test_vertical_xgboost_of_three_parties_equals_the_in_process_run(tmp_path: Path) -> None:
+    """Each party keeps its part of the model where its node configuration says."""
+    names = ["north", "south", "west"]
+    frames = cut(random_frame(3, rows=90), parties=3, labels="even")
+    for name, frame in zip(names, frames, strict=True):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    key = "vertical-xgboost"
+    config: dict[str, object] = {"task": key, "min-sites": 3, "report": False}
+    config |= {f"{key}.num-trees": 1, f"{key}.max-depth": 1, f"{key}.max-bin": 5}
+    config |= {f"{key}.key-bits": 1024, f"{key}.allow-weak-key": True}
+    folder, output = run(
+        tmp_path,
+        {name: (name, str(tmp_path / f"{name}.csv")) for name in names},
+        config,
+        own_folder="state-dir",
+    )
+    deployed = read_result(folder)
+    assert deployed.summary["status"] == "ok", output
+    assert deployed.exchanges == 4 + 2
+    assert "central" not in deployed.summary  # nobody has all columns and labels
+    assert not (folder / "parties").exists()
+    here = simulate(
+        key,
+        sites=frames,
+        site_names=names,
+        config={
+            **{name: value for name, value in config.items() if name != "task"},  # type: ignore[dict-item]
+            "run-dir": str(tmp_path / "here"),
+        },
+    )
+    assert deployed.summary["test-loss"] == here.summary["test-loss"]
+    for name in names:
+        (path,) = (tmp_path / name).rglob(f"{name}.npz")
+        ours, theirs = (
+            ModelPart.load(part) for part in (here.run_folder / "parties" / f"{name}.npz", path)
+        )
+        assert theirs.lookup.records == ours.lookup.records
+        assert [tree.weights for tree in theirs.trees] == [tree.weights for tree in ours.trees]
 
 
 def test_flwr_stop_is_told_in_the_run_folder(tmp_path: Path) -> None:

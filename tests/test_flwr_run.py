@@ -99,6 +99,32 @@ def test_roc_glm_equals_the_in_process_run(app: Path, link: SuperLink, tmp_path:
         assert ray.summary[key] == here.summary[key], key
 
 
+def test_vertical_xgboost_equals_the_in_process_run(
+    app: Path, link: SuperLink, tmp_path: Path
+) -> None:
+    """Keys, bucket maps and trees of a party live in the state that Flower keeps."""
+    key = "vertical-xgboost"
+    small = {f"{key}.num-trees": 1, f"{key}.max-depth": 1, f"{key}.max-bin": 8}
+    small |= {f"{key}.key-bits": 1024, f"{key}.allow-weak-key": True, "report": False}
+    config = {"task": key, "run-dir": str(tmp_path / "ray"), **small}
+    federation = ["--federation-config", "num-supernodes=3"]
+    done = call(
+        ["flwr", "run", ".", "--stream", *settings(**config), *federation],
+        link.environment,
+        cwd=app,
+    )
+    (folder,) = (tmp_path / "ray").iterdir()
+    ray = read_result(folder)
+    assert ray.summary["status"] == "ok", done.stdout
+    assert ray.exchanges == 4 + 2
+    assert ray.summary["central"]["same-trees"] is True
+    assert ray.summary["ciphertexts"] > 0
+    here = simulate(key, config={**small, "run-dir": str(tmp_path / "here")}, num_sites=3)
+    assert ray.predictions is not None
+    assert ray.predictions.equals(here.predictions)
+    assert ray.summary["test-loss"] == here.summary["test-loss"]
+
+
 def test_a_second_checkout_is_not_mixed_up_with_the_first(link: SuperLink, tmp_path: Path) -> None:
     """The SuperLink's workers import from the folder in which it was started."""
     other = checkout(tmp_path / "other")
