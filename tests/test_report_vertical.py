@@ -95,6 +95,12 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert "Upright line: the last tree that was kept." in text
 
 
+def test_costs_of_set_up_and_end_stand_by_themselves(tmp_path: Path) -> None:
+    text = words_of(make_run(tmp_path))
+    assert "cryptography set-up – – – – 3 90.0 kB 0 1.5 s 1 0.4" in text
+    assert "end – – – – 1 7.0 kB 0 0 s" in text
+
+
 def test_the_fingerprint_of_all_keys(tmp_path: Path) -> None:
     text = words_of(make_run(tmp_path))
     assert "keys of all parties, as the server has them: ABCD-EFGH." in text

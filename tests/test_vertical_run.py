@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Message
 
+from fedapp import simulation
 from fedapp.run_folder import RunFolder
-from fedapp.simulation import simulate
+from fedapp.simulation import InProcessGrid, simulate
+from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.protected_sums import PaillierSums
+from tasks.vertical_xgboost.trim_message import TRIM
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, draw_known_keys, record, run
 
@@ -89,6 +93,38 @@ def test_targets_of_any_size_and_a_declared_bound(
     frame["label"] *= factor
     keys = {"objective": BOTH[1], "label_bound": label_bound, "max_depth": 3, "num_trees": 3}
     check(tmp_path, cut(frame, parties=3, labels="even"), **keys)
+
+
+@pytest.mark.parametrize("told", [0, 4, 9])
+def test_parties_keep_fewer_trees_only(
+    told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AlteringGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == TRIM:
+                message.content.config_records["trim"]["trees-to-keep"] = told
+            return super()._handle(message)
+
+    monkeypatch.setattr(simulation, "InProcessGrid", AlteringGrid)
+    frames = cut(random_frame(7, rows=250), parties=4, labels="even", interleaved=True)
+    keys = {"max_depth": 3, "num_trees": 4, "early_stopping_rounds": 3, "eta": 1.0}
+    result = run(tmp_path, frames, **keys)
+    assert f"{told} trees to keep of 4" in result.summary["reason"]
+    parts = (result.run_folder / "parties").glob("*.npz")
+    assert [len(ModelPart.load(part).trees) for part in parts] == [4] * 4
+
+
+def test_the_trees_are_logged_as_the_server_knows_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frames = cut(random_frame(1), parties=3, labels="even")
+    result = run(tmp_path, frames, max_depth=1, num_trees=2)
+    document = RunFolder.open(result.run_folder).read_json("trees.json")
+    assert document is not None
+    for number, tree in enumerate(document["trees"], start=1):
+        root = tree["nodes"][0]
+        said = f"tree {number} as the server knows it:\n0: {root['owner']}, record {root['record']}"
+        assert f"{said}\n  1: leaf\n  2: leaf" in caplog.text
 
 
 def test_ties_are_decided_as_one_party_would(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
             "Training",
             paragraphs=training_words(run),
             figures=[_loss(run, folder), _seconds(run, folder)],
-            tables=trees_table(tree_lines(run)),
+            tables=trees_table(tree_lines(run), run.summary),
         ),
         _trees_section(curves, folder),
         _central_section(run),
@@ -192,9 +192,9 @@ def _trees_section(curves: Mapping[str, Any] | None, folder: Path) -> Section:
         why = f"the run folder has no {CURVES}" if curves is None else f"in {CURVES}, {fault}"
         return Section(title, figures=[_absent(folder, name, "drawing of a tree", why)])
     words = (
-        "The server knows the shape of every tree, and of a split the party that owns it and that "
-        "party's own number of it. Feature and threshold stay with the owner; the weights of "
-        "leaves stay with the parties."
+        "The server knows the shape of every tree, and of a split the party that owns it, that "
+        "party's own number of it, and which anonymous feature and bucket it is on. Feature and "
+        "threshold stay with the owner; the weights of leaves stay with the parties."
     )
     return Section(
         title,

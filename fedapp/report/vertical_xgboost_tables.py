@@ -53,11 +53,15 @@ def seconds_by_operation(
     return {_OPERATIONS.get(name, name.replace("-", " ")): total[name] for name in known + others}
 
 
-def trees_table(lines: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Numbers of each tree; no table without trees."""
+def trees_table(lines: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[Table]:
+    """Numbers of each tree, between those of set-up and end; no table without trees."""
     if not lines:
         return []
     qualities = [key for key in QUALITIES if any(key in line for line in lines)]
+    before, after = (
+        [{"tree": word, **summary[key]}] if isinstance(summary.get(key), Mapping) else []
+        for word, key in (("set-up", "set-up"), ("end", "ending"))
+    )
     rows = [
         [
             str(line["tree"]),
@@ -67,7 +71,7 @@ def trees_table(lines: Sequence[Mapping[str, Any]]) -> list[Table]:
             _count(line.get("ciphertexts")),
             f"{sum((line.get('crypto-seconds') or {}).values()):.3g} s",
         ]
-        for line in lines
+        for line in [*before, *lines, *after]
     ]
     heads = [quality_name(key) for key in qualities]
     columns = ["tree", *heads, "exchanges", "volume", "ciphertexts", "cryptography"]
