@@ -63,7 +63,7 @@ def check_nodes(chosen: Sequence[int], open_nodes: Sequence[int]) -> tuple[int, 
     ValueError
         Unless they are some of the open ones.
     """
-    nodes = tuple(sorted(set(chosen)))
+    nodes = tuple(sorted({int(node) for node in chosen}))
     if not nodes or not set(nodes) <= set(open_nodes):
         raise ValueError(
             f"choose_nodes: {list(chosen)}: must be some of the open nodes {list(open_nodes)}"
