@@ -17,7 +17,7 @@ from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
 from strategies.fisher_result import FisherResult, Iteration
 from strategies.membership import Refused
-from tasks.glm.families import FamilyName, FisherSums, FloatArray, pool_sums
+from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
 from tasks.glm.messages import (
     FISHER,
     FisherReply,
@@ -72,8 +72,8 @@ class FisherScoring(Strategy):
     Parameters
     ----------
     family : {"probit", "logit", "poisson", "gaussian"}
-        Poisson with the logarithm, Gaussian with the identity as link. A subclass whose sites
-        answer for another family of dispersion 1 names it in `families`.
+        Poisson with the logarithm, Gaussian with the identity as link. A subclass adds others to
+        `families`, as its sites do to those of :func:`tasks.glm.client.answer`.
     criterion : {"deviance", "step"}
         Stop at a relative change of the deviance below `tolerance`, as R's glm does (at 1e-8 that
         leaves about 4e-6 in the coefficients), or at a step whose largest entry is below it.
@@ -105,7 +105,7 @@ class FisherScoring(Strategy):
 
     disclosures: ClassVar[Mapping[str, Disclosure]] = FISHER_DISCLOSURES
     message_type: ClassVar[str] = FISHER
-    families: ClassVar[tuple[str, ...]] = get_args(FamilyName)
+    families: ClassVar[Mapping[str, Family]] = FAMILIES
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class FisherScoring(Strategy):
         after_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
         _refuse_settings(
-            family=(family, self.families),
+            family=(family, tuple(self.families)),
             criterion=criterion,
             tolerance=tolerance,
             rounding=rounding,
@@ -290,6 +290,9 @@ class FisherScoring(Strategy):
             raise ValueError("a start that is not finite")
         if coefficients is not None and len(coefficients) != reply.sums.score.size:
             raise ValueError("sums of another number of coefficients than asked for")
+        has_dispersion = self.families[self.family].has_dispersion
+        if has_dispersion and coefficients is not None and math.isnan(reply.sums.pearson):
+            raise ValueError("sums without a Pearson statistic")
         return reply
 
     def pool(self, replies: Mapping[str, Any]) -> FisherSums:
@@ -368,6 +371,7 @@ class FisherScoring(Strategy):
             max_rounds=self._num_rounds,
             start=start,
             has_converged=self.has_converged,
+            families=self.families,
         )
         self._iteration.rounds = rounds
         return self._iteration

@@ -7,6 +7,8 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer
@@ -78,6 +80,25 @@ def test_vertical_leaf_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+def test_own_family(capsys: pytest.CaptureFixture[str]) -> None:
+    run = runpy.run_path(str(EXAMPLES / "own_family.py"))
+    rows, days = zip(*map(run["patients"], run["HOSPITALS"]), strict=True)
+    family = sm.families.Gamma(link=sm.families.links.Log())
+    pooled = sm.GLM(np.concatenate(days), sm.add_constant(pd.concat(rows)), family=family)
+    theirs = pooled.fit(tol=1e-14, maxiter=100)
+    names = [{"site-name": name} for name in run["HOSPITALS"]]
+    strategy = run["WithGamma"](family="gamma", criterion="step", tolerance=1e-11)
+    ours = strategy.start(run["InProcessGrid"](run["app"], names, {}))
+    assert ours.coefficients == pytest.approx(theirs.params.to_numpy(), rel=1e-8)
+    assert ours.fit.standard_errors == pytest.approx(theirs.bse.to_numpy(), rel=1e-8)
+    assert ours.deviance == pytest.approx(theirs.deviance, rel=1e-8)
+    assert ours.feature_names == ("(intercept)", "age", "emergency")
+    head, _, _, age, _, dispersion = printed("own_family.py", capsys).splitlines()
+    assert numbers(head) == pytest.approx([theirs.deviance], rel=1e-4)
+    assert numbers(age)[:2] == pytest.approx([theirs.params["age"], theirs.bse["age"]], rel=1e-3)
+    assert numbers(dispersion) == pytest.approx([theirs.scale], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -88,6 +109,7 @@ def test_vertical_leaf_budget(capsys: pytest.CaptureFixture[str]) -> None:
         ("own_survival_model.py", "smooth_hazard"),
         ("vertical_split_clients.py", "NextByName"),
         ("vertical_leaf_budget.py", "LeafBudget"),
+        ("own_family.py", "gamma_terms"),
     ],
 )
 def test_an_extension_takes_about_ten_lines(file: str, name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_result import Iteration
 from strategies.fisher_scoring import FisherScoring
 from tasks.glm.client import answer
-from tasks.glm.families import FisherSums
+from tasks.glm.families import Family, FisherSums, RowTerms
 from tasks.glm.messages import FisherReply, FisherRequest, SiteReply
 from tasks.glm.scoring import Iterate
 from tasks.secure.fixed_point import FixedPoint
@@ -303,36 +304,100 @@ def test_a_subclass_pools_masked_sums_and_asks_again() -> None:
     assert np.abs(one_site[:3]).max() > 1e5  # a mask, not a score
 
 
-def test_a_family_of_ones_own() -> None:
-    """Complementary log-log: its sites answer, the strategy is told its name."""
+def cloglog_terms(predictor: Any, ones: Any, trials: Any) -> RowTerms:
+    hazard = np.exp(predictor)
+    mean, zeros = -np.expm1(-hazard), trials - ones
+    return RowTerms(
+        slope=hazard * (ones * (1 - mean) / mean - zeros),
+        weight=trials * hazard**2 * (1 - mean) / mean,
+        deviance=-2 * (ones * np.log(mean) - zeros * hazard),
+    )
+
+
+def gamma_terms(predictor: Any, values: Any, _: Any) -> RowTerms:
+    """With the inverse as link: NaN where a predictor is negative, and the step is halved."""
+    mean = 1 / predictor
+    return RowTerms(
+        slope=mean - values,
+        weight=mean**2,
+        deviance=2 * ((values - mean) / mean - np.log(values / mean)),
+    )
+
+
+CLOGLOG = Family(
+    terms=cloglog_terms,
+    start=lambda ones, trials: np.log(-np.log1p(-(ones + 0.5) / (trials + 1))),
+    allowed="0 or 1",
+    binary=True,
+)
+GAMMA = Family(
+    terms=gamma_terms,
+    start=lambda values, _: 1 / values,
+    allowed="a finite number above 0",
+    least=math.ulp(0.0),
+    has_dispersion=True,
+)
+
+
+class OwnFamilies(FisherScoring):
+    families: ClassVar[Mapping[str, Family]] = {"cloglog": CLOGLOG, "gamma": GAMMA}
+
+
+def test_a_binary_family_of_ones_own() -> None:
     x, y = draw("logit", 9)
+    grid = grid_with(thirds(x, y), families=OwnFamilies.families)
+    ours = OwnFamilies(family="cloglog", **PRECISE).start(grid)
     design = np.column_stack([np.ones(len(x)), x])
-
-    class CLogLog(FisherScoring):
-        families = ("cloglog",)
-
-    def handler(message: Message, site: str) -> Message:
-        request = FisherRequest.from_record(message.content)
-        assert request.family == "cloglog"
-        theta = np.zeros(3) if request.coefficients is None else request.coefficients
-        rows, response = design[int(site) :: 2], y[int(site) :: 2]
-        hazard = np.exp(rows @ theta)
-        mean = -np.expm1(-hazard)
-        slope = hazard * (response * (1 - mean) / mean - (1 - response))
-        weight = hazard**2 * (1 - mean) / mean
-        loglik = np.sum(response * np.log(mean) - (1 - response) * hazard)
-        sums = FisherSums(rows.T @ slope, rows.T @ (weight[:, None] * rows), -2 * loglik, len(rows))
-        return Message(FisherReply(site=site, sums=sums).to_record(), reply_to=message)
-
-    ours = CLogLog(family="cloglog", **PRECISE).start(grid_of(["0", "1"], handler))
     link = sm.families.links.CLogLog()
     theirs = sm.GLM(y, design, family=sm.families.Binomial(link=link)).fit(
         tol=1e-13, tol_criterion="params"
     )
-    assert ours.coefficients == pytest.approx(theirs.params, rel=1e-8)
-    assert ours.fit.standard_errors == pytest.approx(theirs.bse, rel=1e-8)
+    assert_equal_fits(ours, theirs)
+    assert ours.fit.dispersion == 1.0
     with pytest.raises(TooFewSites, match="family = 'cloglog': must be one of probit, logit"):
-        CLogLog(family="cloglog").start(grid_with(thirds(x, y)))
+        OwnFamilies(family="cloglog").start(grid_with(thirds(x, y)))
+    few = np.where(np.cumsum(y) <= 4, y, 0.0)
+    with pytest.raises(TooFewSites, match="fewer than privacy-level = 5 responses 1 here"):
+        OwnFamilies(family="cloglog").start(
+            grid_with({"a": (x, few), "b": (x, y)}, families=OwnFamilies.families)
+        )
+
+
+@pytest.mark.filterwarnings("ignore:The InversePower link function")
+def test_a_family_of_ones_own_with_a_dispersion() -> None:
+    x, _ = draw("gaussian", 9)
+    rng = np.random.default_rng(1)
+    design = np.column_stack([np.ones(len(x)), x])
+    y = rng.gamma(1.7, 1 / (1 + design @ [0.3, -0.1, 0.4]) / 1.7)
+    options = {"families": OwnFamilies.families}
+    ours = OwnFamilies(family="gamma", **PRECISE).start(grid_with(thirds(x, y), **options))
+    theirs = sm.GLM(y, design, family=sm.families.Gamma()).fit(
+        tol=1e-13, tol_criterion="params", maxiter=100
+    )
+    assert_equal_fits(ours, theirs)
+    assert ours.fit.dispersion == pytest.approx(theirs.scale, rel=1e-10)
+    assert ours.fit.dispersion != pytest.approx(ours.deviance / (len(y) - 3), rel=0.02)
+    y[:7] = 0.0
+    with pytest.raises(TooFewSites, match=r"2 rows have a response that is not a finite number a"):
+        OwnFamilies(family="gamma").start(grid_with(thirds(x, y), **options))
+
+
+def test_a_site_without_the_dispersions_statistic_is_lost() -> None:
+    x, y = draw("gaussian", 9)
+    sites = thirds(x, y)
+
+    def handler(message: Message, site: str) -> Message:
+        reply = answer(message, *sites[site], intercept=True, site=site)
+        if site == "site-1":
+            reply.content.config_records["fisher"].pop("pearson", None)
+        if site == "site-2" and "pearson" in reply.content.config_records["fisher"]:
+            reply.content.config_records["fisher"]["pearson"] = -1.0
+        return reply
+
+    exchange = Exchange.around(grid_of(list(sites), handler))
+    ours = FisherScoring(family="gaussian", min_sites=1).start(exchange)
+    assert ours.sites == ("site-0",)
+    assert [fault.code for fault in exchange.faults] == ["malformed", "malformed"]
 
 
 def test_stopping_and_callback_are_hooks() -> None:

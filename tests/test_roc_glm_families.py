@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.glm.families import FamilyName, FisherSums, pool_sums, site_sums, starting_sums
+from tasks.glm.families import FisherSums, pool_sums, site_sums, starting_sums
 from tasks.glm.scoring import FisherIteration, GlmFit
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable
@@ -187,7 +187,7 @@ def test_rounds_that_run_out_are_an_error_by_name() -> None:
 
 @pytest.mark.parametrize("at", [-1e6, -1000.0, -30.0, -5.0, 5.0, 30.0, 1000.0, 1e6])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_start_far_off_ends_at_the_same_fit(family: FamilyName, at: float) -> None:
+def test_a_start_far_off_ends_at_the_same_fit(family: str, at: float) -> None:
     x, y = draw(family, 0)
     iteration = FisherIteration(family, criterion="step", start=np.full(x.shape[1], at))
     while not iteration.finished:
@@ -245,6 +245,29 @@ def test_bad_rows_are_counted_not_shown() -> None:
         site_sums("poisson", np.ones((2, 1)), np.array([3.0, -1.0]), np.zeros(1))
     with pytest.raises(SiteFault, match="3 responses"):
         site_sums("gaussian", np.ones((2, 1)), np.zeros(3), np.zeros(1))
+    with pytest.raises(SiteFault, match="trials: only a family of responses 0 and 1 has them"):
+        site_sums("poisson", np.ones((2, 1)), np.ones(2), np.zeros(1), trials=np.ones(2))
+
+
+def test_an_estimate_of_nothing_but_zeros_has_z_zero() -> None:
+    x, _ = draw("gaussian", 0)
+    (first, *_others) = fit("gaussian", [(x, np.zeros(len(x)))]).table()
+    assert (first.estimate, first.standard_error, first.z, first.p_value) == (0.0, 0.0, 0.0, 1.0)
+    exact, *_others = fit("gaussian", [(np.ones((4, 1)), np.full(4, -3.0))]).table()
+    assert (exact.standard_error, exact.z, exact.p_value) == (0.0, -np.inf, 0.0)
+
+
+def test_a_dispersion_needs_its_statistic() -> None:
+    x, y = draw("gaussian", 0)
+    iteration = FisherIteration("gaussian")
+    while not iteration.finished:
+        theta = iteration.coefficients
+        sums = (
+            starting_sums("gaussian", x, y) if theta is None else site_sums("gaussian", x, y, theta)
+        )
+        iteration.advance(FisherSums(sums.score, sums.information, sums.deviance, sums.rows))
+    with pytest.raises(ValueError, match="no Pearson statistic"):
+        iteration.fit()
 
 
 def test_nothing_to_pool() -> None:

@@ -14,21 +14,24 @@ the text of their exceptions, from travelling to the server.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast, get_args
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Message
 from numpy.typing import ArrayLike
 
-from tasks.glm.families import FamilyName, FisherSums, FloatArray, site_sums, starting_sums
+from tasks.glm.families import (
+    FAMILIES,
+    Family,
+    FisherSums,
+    FloatArray,
+    site_sums,
+    starting_sums,
+)
 from tasks.glm.messages import FisherReply, FisherRequest
 from tasks.site.faults import SiteFault
 
 INTERCEPT = "(intercept)"
-
-_FAMILIES = get_args(FamilyName)
-_BINARY = ("probit", "logit")
 
 
 def answer(
@@ -42,6 +45,7 @@ def answer(
     feature_names: Sequence[str] | None = None,
     site: str = "",
     privacy_level: int = 5,
+    families: Mapping[str, Family] = FAMILIES,
 ) -> Message:
     """Answer an iteration of :class:`strategies.fisher_scoring.FisherScoring`.
 
@@ -70,6 +74,8 @@ def answer(
         q: sums leave the site only if there is no row behind them, or at least q; for probit and
         logit of each response, 0 and 1. That is a rule for aggregates, no formal guarantee: see
         *What is revealed* of the strategy.
+    families : mapping of str to Family
+        Which the server may ask for; one's own beside or instead of those that come along.
 
     Returns
     -------
@@ -82,49 +88,54 @@ def answer(
         ``"unknown-family"``, ``"bad-request"``, ``"bad-design"``, ``"bad-response"`` or
         ``"too-few-rows"``: names and counts, never a value.
     """
-    request = _read(message)
+    request = _read(message, families)
     names, design = _design(X, feature_names, intercept=intercept)
     response = _vector("y", y)
     number = None if trials is None else _vector("trials", trials)
     known = None if offset is None else _vector("offset", offset)
     _check_lengths(design, y=response, trials=number, offset=known)
-    family = cast(FamilyName, request.family)
-    sums = _sums(request.coefficients, family, design, response, trials=number, offset=known)
-    _check_privacy_level(family, response, number, privacy_level)
+    sums = _sums(request, design, response, trials=number, offset=known, families=families)
+    is_binary = families[request.family].binary
+    _check_privacy_level(response, number, privacy_level, is_binary=is_binary)
     reply = FisherReply(site=site, feature_names=names, sums=sums)
     return Message(reply.to_record(), reply_to=message)
 
 
-def _read(message: Message) -> FisherRequest:
+def _read(message: Message, families: Mapping[str, Family]) -> FisherRequest:
     try:
         request = FisherRequest.from_record(message.content)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"a request of another form than expected ({type(error).__name__})"
         raise SiteFault("bad-request", reason) from None
-    if request.family not in _FAMILIES:
-        allowed = ", ".join(_FAMILIES)
+    if request.family not in families:
+        allowed = ", ".join(families)
         raise SiteFault("unknown-family", f"family = {request.family!r}: must be one of {allowed}")
     return request
 
 
 def _sums(
-    coefficients: FloatArray | None,
-    family: FamilyName,
+    request: FisherRequest,
     design: FloatArray,
     response: FloatArray,
     *,
     trials: FloatArray | None,
     offset: FloatArray | None,
+    families: Mapping[str, Family],
 ) -> FisherSums:
+    family, coefficients = request.family, request.coefficients
     known = 0.0 if offset is None else offset
     if coefficients is None:
-        return starting_sums(family, design, response, trials=trials, offset=known)
+        return starting_sums(
+            family, design, response, trials=trials, offset=known, families=families
+        )
     if len(coefficients) != design.shape[1]:
         raise SiteFault(
             "bad-design",
             f"{design.shape[1]} columns here, {len(coefficients)} coefficients asked for",
         )
-    return site_sums(family, design, response, coefficients, trials=trials, offset=known)
+    return site_sums(
+        *(family, design, response, coefficients), trials=trials, offset=known, families=families
+    )
 
 
 def _design(
@@ -185,10 +196,10 @@ def _check_lengths(design: FloatArray, **vectors: FloatArray | None) -> None:
 
 
 def _check_privacy_level(
-    family: str, response: FloatArray, trials: FloatArray | None, privacy_level: int
+    response: FloatArray, trials: FloatArray | None, privacy_level: int, *, is_binary: bool
 ) -> None:
     counts = {"rows": float(len(response))}
-    if family in _BINARY:
+    if is_binary:
         ones = float(response.sum())
         total = float(len(response) if trials is None else trials.sum())
         counts = {"responses 1": ones, "responses 0": total - ones}

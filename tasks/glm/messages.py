@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from tasks.glm.families import FamilyName, FisherSums, FloatArray
+from tasks.glm.families import FisherSums, FloatArray
 
 FISHER = "query.fisher_scoring"
 """Message type of an iteration; the ClientApp answers it under ``@app.query("fisher_scoring")``."""
@@ -57,8 +57,10 @@ class FisherRequest:
             if array.ndim != 1 or array.dtype != np.float64 or not np.isfinite(array).all():
                 raise ValueError("coefficients that are not a vector of finite doubles")
             coefficients = array
+        if not isinstance(family := record["family"], str):
+            raise ValueError("a family that is not text")
         return cls(
-            family=cast(FamilyName, record["family"]),
+            family=family,
             server_round=cast(int, record["server-round"]),
             coefficients=coefficients,
         )
@@ -94,23 +96,27 @@ class FisherReply(SiteReply):
     sums: FisherSums
 
     reveals: ClassVar[str] = (
-        "score vector, information matrix, deviance and number of responses of the site at the "
-        "coefficients, exact and in clear; over several iterations these can determine the rows "
-        "behind them; names of the site and of its columns"
+        "score vector, information matrix, deviance, number of responses and, for a family with a "
+        "dispersion, Pearson statistic of the site at the coefficients, exact and in clear; over "
+        "several iterations these can determine the rows behind them; names of the site and of "
+        "its columns"
     )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
+        said = ConfigRecord(
+            {
+                "site": self.site,
+                "feature-names": list(self.feature_names),
+                "deviance": float(self.sums.deviance),
+                "rows": int(self.sums.rows),
+            }
+        )
+        if not math.isnan(self.sums.pearson):
+            said["pearson"] = float(self.sums.pearson)
         return RecordDict(
             {
-                "fisher": ConfigRecord(
-                    {
-                        "site": self.site,
-                        "feature-names": list(self.feature_names),
-                        "deviance": float(self.sums.deviance),
-                        "rows": int(self.sums.rows),
-                    }
-                ),
+                "fisher": said,
                 "sums": ArrayRecord(
                     {
                         "score": _array(self.sums.score),
@@ -129,6 +135,7 @@ class FisherReply(SiteReply):
             information=arrays["information"].numpy(),
             deviance=float(cast(float, record["deviance"])),
             rows=cast(int, record["rows"]),
+            pearson=float(cast(float, record.get("pearson", math.nan))),
         )
         names = tuple(cast(list[str], record["feature-names"]))
         site = record["site"]
@@ -150,6 +157,8 @@ def _check_sums(sums: FisherSums) -> None:
         raise ValueError("a number of responses that cannot be")
     if math.isnan(sums.deviance) or sums.deviance == -math.inf:
         raise ValueError("a deviance that is no number")
+    if sums.pearson < 0 or (sums.pearson == math.inf and sums.deviance != math.inf):
+        raise ValueError("a Pearson statistic that cannot be")
     if is_finite(sums):
         if (np.diag(information) < 0).any() or not _is_symmetric(information):
             raise ValueError("an information matrix that is not one")

@@ -8,14 +8,14 @@ exchanges: the strategy sends `coefficients` to the sites, pools their `FisherSu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from tasks.glm.families import FisherSums, FloatArray
+from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray
 from tasks.site.not_estimable import NotEstimable
 
 Criterion = Literal["deviance", "step"]
@@ -42,7 +42,8 @@ class GlmFit:
     covariance : (p, p) float64
         Inverse of the expected information, times the dispersion.
     dispersion : float
-        1, or for the Gaussian family the residual variance.
+        1, or where the family has one the Pearson statistic over the residual degrees of freedom:
+        for the Gaussian family the residual variance.
     deviance : float
         At `coefficients`.
     rows, rounds : int
@@ -68,7 +69,8 @@ class GlmFit:
         for estimate, error in zip(
             self.coefficients.tolist(), self.standard_errors.tolist(), strict=True
         ):
-            z = estimate / error if error else math.copysign(math.inf, estimate)
+            # 0 for an estimate of 0 without error, as of constant responses.
+            z = estimate / error if error else estimate and math.copysign(math.inf, estimate)
             rows.append(
                 CoefficientRow(
                     estimate=estimate,
@@ -125,8 +127,8 @@ class FisherIteration:
     Parameters
     ----------
     family : str
-        ``"gaussian"`` has a dispersion to estimate and cannot be separated; to every other one the
-        dispersion is 1, and divergence is separation.
+        One of `families`. Where it has a dispersion, that is estimated at the end; otherwise
+        divergence is separation.
     criterion : {"deviance", "step"}
         Stop at a relative deviance change below `tolerance` as R's glm does (which leaves about
         4e-6 in the coefficients at 1e-8), or at a step whose largest entry is below it.
@@ -143,6 +145,8 @@ class FisherIteration:
         there, three halvings of the first step do not lower the deviance, or steps do not shrink.
     has_converged : callable, optional
         Another rule for when to stop, instead of `criterion`; see `meets_criterion`.
+    families : mapping of str to Family
+        Those to choose from.
 
     Attributes
     ----------
@@ -166,8 +170,9 @@ class FisherIteration:
         max_rounds: int = 25,
         start: FloatArray | None = None,
         has_converged: HasConverged | None = None,
+        families: Mapping[str, Family] = FAMILIES,
     ) -> None:
-        self.family = family
+        self.has_dispersion = families[family].has_dispersion
         self.criterion = criterion
         self.tolerance = tolerance
         self.rounding = rounding
@@ -229,16 +234,22 @@ class FisherIteration:
         ------
         RuntimeError
             If the iteration has not finished.
+        NotEstimable
+            ``"collinear"``: no row is left over to estimate the dispersion from.
+        ValueError
+            If the family has a dispersion and the sums came without a Pearson statistic.
         """
         if not self.finished or self._last is None:
             raise RuntimeError("the iteration has not finished")
         sums, coefficients = self._last.sums, self._last.coefficients
         dispersion = 1.0
-        if self.family == "gaussian":
+        if self.has_dispersion:
             freedom = sums.rows - len(coefficients)
             if freedom < 1:
                 raise NotEstimable("collinear", "as many coefficients as rows: no residual")
-            dispersion = sums.deviance / freedom
+            if math.isnan(sums.pearson):
+                raise ValueError("the sums have no Pearson statistic to estimate a dispersion from")
+            dispersion = sums.pearson / freedom
         return GlmFit(
             coefficients=coefficients,
             covariance=np.asarray(np.linalg.inv(sums.information) * dispersion, dtype=np.float64),
@@ -283,7 +294,7 @@ class FisherIteration:
         self._last, self._at = now, at
         self._diverging = self._is_diverging(before, now)
         if self._has_converged(before, now):
-            if self._diverging and self.family != "gaussian":
+            if self._diverging and not self.has_dispersion:
                 raise self._failure()
             self.finished = True
             return
@@ -310,14 +321,14 @@ class FisherIteration:
         return np.asarray(np.linalg.solve(scaled, sums.score / root) / root)
 
     def _singular(self) -> NotEstimable:
-        if self._scale is not None and self.family != "gaussian":  # it was regular before
+        if self._scale is not None and not self.has_dispersion:  # it was regular before
             return self._separated()
         return NotEstimable(
             "collinear", "the information matrix is singular: columns depend on each other"
         )
 
     def _failure(self) -> NotEstimable:
-        if self._diverging and self.family != "gaussian":
+        if self._diverging and not self.has_dispersion:
             return self._separated()
         return NotEstimable(
             "not-converged", f"no convergence within max-rounds = {self.max_rounds} rounds"
