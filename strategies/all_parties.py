@@ -1,8 +1,8 @@
-"""Exchanges in which every party has to answer: of a joined model none may be missing."""
+"""Exchanges in which every site has to answer: of a joined model or sum none may be missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 from typing import TypeVar
 
@@ -11,8 +11,11 @@ from flwr.supercore import log
 
 from strategies.exchange import Exchange, Fault, TooFewSites
 from strategies.membership import Refused
+from tasks.site.name_lists import some_names
 
 Reply = TypeVar("Reply")
+
+EVERY_PARTY = "; every party's columns and labels are needed: begin a new run"
 
 _NOT_A_VERDICT = frozenset({"late", "malformed", "not-sent", "misrouted", "error", "internal"})
 """Kinds of fault that say something of the runtime or the code, not of rows or settings."""
@@ -27,11 +30,24 @@ class AllParties:
         Knows their names.
     timeout : float, optional
         Seconds to wait for a reply; the shorter of this and the Exchange's own holds.
+    closing : str
+        Follows the names of those who are lost: why the run ends, and what to do.
+    can_refuse : bool
+        What a party finds wrong with rows or settings refuses the run; False: it is lost as well.
     """
 
-    def __init__(self, exchange: Exchange, *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        timeout: float | None = None,
+        closing: str = EVERY_PARTY,
+        can_refuse: bool = True,
+    ) -> None:
         self.exchange = exchange
         self.timeout = timeout
+        self.closing = closing
+        self.can_refuse = can_refuse
 
     def ask(
         self,
@@ -101,7 +117,10 @@ class AllParties:
         blamed = sorted({fault.site for fault in faults} & set(contents))
         lost = blamed or [name for name in sorted(contents) if name not in read]
         if lost:
-            raise _end_of_run(faults, lost, step=step)
+            verdicts = [fault for fault in faults if fault.code not in _NOT_A_VERDICT]
+            if self.can_refuse and verdicts and len(verdicts) == len(faults):
+                raise _refusal(verdicts)
+            raise lost_sites(lost, faults, step=step, closing=self.closing)
         return {name: read[name] for name in sorted(read)}
 
     def tell(self, content: RecordDict, message_type: str) -> None:
@@ -118,15 +137,15 @@ class AllParties:
             log(WARNING, "not everybody heard that the run has ended: %s", type(error).__name__)
 
 
-def _end_of_run(faults: list[Fault], lost: list[str], *, step: str) -> Exception:
-    verdicts = [fault for fault in faults if fault.code not in _NOT_A_VERDICT]
-    if verdicts and len(verdicts) == len(faults):
-        said_by: dict[str, list[str]] = {}
-        for fault in verdicts:
-            said_by.setdefault(fault.reason, []).append(fault.site)
-        return Refused([f"{', '.join(sorted(names))}: {why}" for why, names in said_by.items()])
-    return TooFewSites(
-        f"{step}: no usable answer of {', '.join(lost)}; every party's columns and labels are "
-        "needed: begin a new run",
-        faults,
-    )
+def lost_sites(
+    names: Iterable[str], faults: list[Fault], *, step: str, closing: str
+) -> TooFewSites:
+    """Say that a step cannot do without these sites; `closing` as of `AllParties`."""
+    return TooFewSites(f"{step}: no usable answer of {some_names(names)}{closing}", faults)
+
+
+def _refusal(verdicts: list[Fault]) -> Refused:
+    said_by: dict[str, list[str]] = {}
+    for fault in verdicts:
+        said_by.setdefault(fault.reason, []).append(fault.site)
+    return Refused([f"{', '.join(sorted(names))}: {why}" for why, names in said_by.items()])

@@ -9,6 +9,9 @@ from flwr.serverapp.strategy import Result
 from tasks.glm.families import FloatArray
 from tasks.glm.scoring import CoefficientRow, GlmFit
 
+COEFFICIENTS = "coefficients"
+"""Name of the estimates in a Result's ``arrays``."""
+
 
 @dataclass(frozen=True)
 class Iteration:

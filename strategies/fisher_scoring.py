@@ -15,7 +15,7 @@ from flwr.supercore import log
 
 from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
-from strategies.fisher_result import FisherResult, Iteration
+from strategies.fisher_result import COEFFICIENTS, FisherResult, Iteration
 from strategies.membership import Refused
 from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
 from tasks.glm.messages import (
@@ -29,8 +29,6 @@ from tasks.glm.scoring import Criterion, FisherIteration, Iterate
 from tasks.privacy.mechanisms import is_number
 
 FISHER_DISCLOSURES = {FISHER: Disclosure("fisher", FisherRequest.reveals, FisherReply.reveals)}
-
-_COEFFICIENTS = "coefficients"
 
 
 class FisherScoring(Strategy):
@@ -202,7 +200,7 @@ class FisherScoring(Strategy):
                 evaluated[server_round] = said
         fit = self._iteration.fit()
         return FisherResult(
-            arrays=ArrayRecord({_COEFFICIENTS: Array(fit.coefficients)}),
+            arrays=ArrayRecord({COEFFICIENTS: Array(fit.coefficients)}),
             train_metrics_clientapp=metrics,
             evaluate_metrics_serverapp=evaluated,
             fit=fit,
@@ -227,7 +225,7 @@ class FisherScoring(Strategy):
         iteration, lost = self._iteration, len(self.cohort.lost)
         evaluated = iteration.coefficients
         sums = self.pool(self.cohort.read(replies, self.parse_reply))
-        self._coefficient_names(len(sums.score))
+        self._check_number(len(sums.score))
         if len(self.cohort.lost) > lost:  # another likelihood than that of the iterations before
             iteration = self._new_iteration(evaluated, rounds=server_round - 1)
         iteration.advance(sums)
@@ -247,7 +245,7 @@ class FisherScoring(Strategy):
             metrics["deviance"] = float(done.deviance)
         arrays = ArrayRecord()
         if iteration.coefficients is not None:
-            arrays[_COEFFICIENTS] = Array(iteration.coefficients)
+            arrays[COEFFICIENTS] = Array(iteration.coefficients)
         return arrays, metrics
 
     def configure_evaluate(
@@ -382,11 +380,14 @@ class FisherScoring(Strategy):
             content["config"] = self._config
         return self.cohort.address(content, self.message_type)
 
-    def _coefficient_names(self, number: int) -> tuple[str, ...]:
-        names = self.cohort.feature_names or tuple(f"x{i}" for i in range(1, number + 1))
-        if len(names) != number:
+    def _check_number(self, number: int) -> None:
+        """Refuse sums of another number of coefficients than there are names."""
+        names = self.cohort.feature_names
+        if names is not None and len(names) != number:
             raise ValueError(f"feature_names: {len(names)} names of {number} coefficients")
-        return names
+
+    def _coefficient_names(self, number: int) -> tuple[str, ...]:
+        return self.cohort.feature_names or tuple(f"x{i}" for i in range(1, number + 1))
 
 
 def _refuse_settings(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from logging import WARNING
-from typing import TypeVar
+from logging import INFO, WARNING
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from strategies.all_parties import AllParties
 from strategies.exchange import Exchange, TooFewSites
+from strategies.fisher_result import COEFFICIENTS, Iteration
 from strategies.membership import Refused
 from strategies.roc_glm_checks import check_exact_sums, check_release
-from strategies.roc_glm_fisher import RocGlmFisher
+from strategies.roc_glm_fisher import AFTER_RELEASE, RocGlmFisher
 from strategies.roc_glm_release import (
     LEAST_MASKED,
     PooledRelease,
@@ -23,15 +24,13 @@ from strategies.roc_glm_release import (
     pool_clear,
     pool_masked,
     read_facts,
+    survivors_of,
 )
-from strategies.roc_glm_result import RocGlmResult, roc_glm_disclosures
+from strategies.roc_glm_result import PositiveSums, RocGlmResult, RoundsFit, roc_glm_disclosures
+from strategies.without_rounds import WithoutRounds, unused_arguments
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import require_both_classes
-from tasks.roc_glm.counts_messages import (
-    COUNTS,
-    CountsReply,
-    CountsRequest,
-)
+from tasks.roc_glm.counts_messages import COUNTS, CountsReply, CountsRequest
 from tasks.roc_glm.messages import (
     RELEASE,
     RELEASE_STEP,
@@ -39,13 +38,10 @@ from tasks.roc_glm.messages import (
     ReleaseReply,
     ReleaseRequest,
 )
-from tasks.roc_glm.moments import Moments, pool_moments
-from tasks.roc_glm.noisy_scores import Deconvolved, validate_noisy_scores
-from tasks.roc_glm.placement import Survivor
-from tasks.roc_glm.probit import RocGlmFit, require_existence
+from tasks.roc_glm.noisy_scores import validate_noisy_scores
+from tasks.roc_glm.probit import require_existence
 from tasks.roc_glm.score_model import ScoreModel
-from tasks.roc_glm.site_statistics import SiteStatistics, pool_statistics
-from tasks.roc_glm.survivor import CellSurvivor, IntArray, LinearSurvivor, ScoreSurvivor
+from tasks.roc_glm.site_state import run_name
 from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
@@ -53,12 +49,8 @@ from tasks.site.messages import TaskPart
 from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
 
-_Read = TypeVar("_Read")
 
-_COEFFICIENTS = "coefficients"
-
-
-class RocGlm(RocGlmFisher):
+class RocGlm(WithoutRounds):
     """Validation of a binary classifier by the distributed ROC-GLM, after sites were introduced.
 
     Steps, each one exchange but the iterations of Fisher scoring, which are one each:
@@ -66,11 +58,13 @@ class RocGlm(RocGlmFisher):
     1. ``release`` (:meth:`gather_release`): each site releases the survivor functions of its two
        classes as ``roc-glm.release`` says, and the server pools them. Where these are exact
        counts, statistics (confusion counts, calibration sums) come with them.
-    2. ``fisher``, with ``roc-glm.mode = "fisher"``: probit regression of "placement value at
-       most t" on (1, Phi^-1(t)), and calibration, by
-       :class:`~strategies.roc_glm_fisher.RocGlmFisher`.
+    2. ``fisher`` (:meth:`fit_by_rounds`), with ``roc-glm.mode = "fisher"``: probit regression of
+       "placement value at most t" on (1, Phi^-1(t)), and calibration, by
+       :class:`~strategies.roc_glm_fisher.RocGlmFisher`, a Fisher scoring that this strategy holds.
     3. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
        the pooled survivor function, and statistics.
+
+    :meth:`estimate` makes every number of it at the server.
 
     With the introduction (:func:`strategies.membership.meet_sites`) that is 2 exchanges in one-shot
     mode (3 after noisy scores), and as many as iterations more with ``fisher``. `noisy-counts` and
@@ -101,6 +95,13 @@ class RocGlm(RocGlmFisher):
         Fewest sites.
     rng : numpy.random.Generator, optional
         Draws noise anew for the interval after noisy scores; it protects nobody.
+    after_iteration : callable, optional
+        Takes an :class:`~strategies.fisher_result.Iteration` of Fisher scoring.
+
+    Attributes
+    ----------
+    fisher : RocGlmFisher
+        The strategy of step 2.
 
     Raises
     ------
@@ -116,15 +117,21 @@ class RocGlm(RocGlmFisher):
         model: ScoreModel | None = None,
         min_sites: int = 2,
         rng: np.random.Generator | None = None,
+        after_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
-        super().__init__(config=config, min_sites=min_sites)
+        self.fisher = RocGlmFisher(
+            config=config, min_sites=min_sites, after_iteration=after_iteration
+        )
+        self.config = config
+        self.min_sites = min_sites
         self.bundles = {name: part.key_bundle for name, part in sites.items()}
         self.facts = read_facts(sites)
         self.plan = plan_release(config, self.facts, model)
         self.rng = rng or np.random.default_rng()
+        self.roster: Roster | None = None
         self._left_out: list[str] = []
 
-    def start(  # type: ignore[override]  # what it returns is not the fit of one model
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
@@ -134,7 +141,18 @@ class RocGlm(RocGlmFisher):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> RocGlmResult:
-        """Run all steps; arguments as of :meth:`strategies.fisher_scoring.FisherScoring.start`.
+        """Run all steps; arguments are Flower's.
+
+        Parameters
+        ----------
+        grid : Grid
+            The Exchange with which the sites were introduced: it knows their names.
+        initial_arrays, train_config, evaluate_config, evaluate_fn : None
+            There is nothing to begin at, to pass on or to evaluate.
+        num_rounds : int, optional
+            Most iterations of Fisher scoring, 2 or more; default ``roc-glm.max-rounds``.
+        timeout : float
+            Seconds to wait for the replies of an exchange, unless the Exchange has its own.
 
         Raises
         ------
@@ -142,35 +160,33 @@ class RocGlm(RocGlmFisher):
             ``"one-class"``; whatever else does not exist is said in the result.
         strategies.exchange.TooFewSites
             If sites do not answer without which there is no result.
+        ValueError
+            For arguments that mean nothing here, all at once, or a Grid of other sites.
         """
+        faults = unused_arguments(
+            self,
+            initial_arrays=initial_arrays,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=evaluate_fn,
+        )
+        self._refuse_settings(num_rounds, faults)
         exchange = Exchange.around(
             grid,
             timeout=timeout,
             min_sites=self.min_sites,
             disclosures=roc_glm_disclosures(self.config),
         )
+        self._refuse_strangers(exchange)
+        self.roster, self._left_out = None, []
         pooled = self.gather_release(exchange)
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
-        sites = tuple(exchange.name_of(node) for node in exchange.get_node_ids())
-        validation, statistics = self.validate(exchange, pooled)
-        if not 0.0 <= validation.estimate.auc <= 1.0:
-            raise Refused(["what the sites sent gives no AUC in [0, 1]: one answered falsely"])
-        arrays = ArrayRecord()
-        if (fit := validation.fit) is not None:
-            gamma = np.array([fit.gamma_1, fit.gamma_2])
-            arrays = ArrayRecord({_COEFFICIENTS: Array(gamma)})
-        return RocGlmResult(
-            arrays=arrays,
-            validation=validation,
-            plan=self.plan,
-            pooled=pooled,
-            statistics=statistics,
-            sites=sites,
-            lost_sites=tuple(self._left_out),
-            iterations=len(self.history),
-            roster=self.roster,
-            calibration=self.calibration,
-        )
+        by_rounds = sums = None
+        if self.config.mode == "fisher" and pooled.noisy is None:
+            by_rounds = self.fit_by_rounds(exchange, pooled, num_rounds)
+        if pooled.scores is not None:
+            sums = self.gather_counts(exchange, pooled)
+        return self._result(self.estimate(pooled, by_rounds, sums), pooled, by_rounds, sums)
 
     # The steps --------------------------------------------------------------------------------
 
@@ -182,7 +198,7 @@ class RocGlm(RocGlmFisher):
             lost = [name for name in nodes if name not in read]
             if not lost:
                 break
-            self._go_on_without(exchange, lost, left=len(read), step="release")
+            self._go_on_without(exchange, lost, left=len(read))
             exchange.exclude(nodes[name] for name in lost)
             if self.roster is None:
                 break
@@ -193,68 +209,85 @@ class RocGlm(RocGlmFisher):
         sums = unmask_sum(masked, roster=self.roster, step=RELEASE_STEP)
         return pool_masked(self.plan, sums, self.facts, self.roster.names)
 
-    def validate(
-        self, exchange: Exchange, pooled: PooledRelease
-    ) -> tuple[Validation, SiteStatistics | None]:
-        """Steps 2 and 3, where the release needs them, and every estimate."""
+    def fit_by_rounds(
+        self, exchange: Exchange, pooled: PooledRelease, num_rounds: int | None = None
+    ) -> RoundsFit:
+        """Step 2, ``fisher``: fit the ROC-GLM, and calibration where scores are probabilities.
+
+        Where exact counts show that there is no fit, no exchange is spent.
+        """
+        if pooled.counts is not None:
+            w1 = pooled.counts.threshold_counts(self.config.num_thresholds, self.config.ties)
+            try:
+                require_existence(w1, pooled.num_positive)
+            except NotEstimable as reason:
+                return RoundsFit(no_fit=reason)
+        return self.fisher.fit_by_rounds(
+            exchange,
+            survivors_of(self.plan, pooled)[-1],
+            roster=self.roster,
+            with_calibration=pooled.counts is not None and self.plan.is_probability,
+            num_rounds=num_rounds,
+        )
+
+    def gather_counts(self, exchange: Exchange, pooled: PooledRelease) -> PositiveSums:
+        """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
+        survivors = survivors_of(self.plan, pooled)
+        request = CountsRequest(survivors, self.plan.is_probability)
+
+        def parse(name: str, content: RecordDict) -> CountsReply:
+            """Read a reply, and refuse another than was asked for or one that cannot be."""
+            reply = CountsReply.from_record(content)
+            if reply.threshold_counts.shape != (len(survivors), self.config.num_thresholds):
+                raise ValueError("counts of another shape than asked for")
+            check_exact_sums(self.plan, reply, self.facts[name])
+            return reply
+
+        everybody = AllParties(exchange, closing=AFTER_RELEASE, can_refuse=False)
+        requests = dict.fromkeys(pooled.sites, request.to_record())
+        replies = everybody.ask_each(requests, COUNTS, parse, step="counts")
+        return PositiveSums.of(list(replies.values()), self.plan.shape)
+
+    def estimate(
+        self,
+        pooled: PooledRelease,
+        by_rounds: RoundsFit | None = None,
+        sums: PositiveSums | None = None,
+    ) -> Validation:
+        """Return every estimate, from what the steps gave; nothing is asked of a site."""
         config, plan = self.config, self.plan
         if pooled.counts is not None:
             validation = validate_counts(pooled.counts, config=config)
-            if config.mode == "fisher" and validation.fit is not None:
-                counts = pooled.counts.negative
-                survivor = (
-                    ScoreSurvivor(pooled.levels, counts)
-                    if config.release == "exact"
-                    else CellSurvivor(plan.cuts, counts)
-                )
-                fit, no_fit = self.fit_by_rounds(
-                    exchange, survivor, with_calibration=plan.is_probability
-                )
-                validation = replace(validation, fit=fit, no_fit=no_fit)
-            return validation, pooled.statistics
-        assert plan.noise is not None, "what is not counts has noise"
-        if pooled.noisy is not None:
+        elif pooled.noisy is not None:
+            assert plan.noise is not None, "noisy counts have noise"
             validation = validate_noisy_cells(
                 pooled.noisy,
                 num_negative=pooled.num_negative,
                 num_positive=pooled.num_positive,
                 cuts=plan.cuts,
                 scale=plan.noise.scale,
-                noises=1 if config.secure else len(list(exchange.get_node_ids())),
+                noises=1 if config.secure else len(pooled.sites),
                 config=config,
             )
-            return validation, pooled.statistics
-        return self._validate_scores(exchange, pooled, plan.noise.scale)
-
-    def gather_counts(
-        self, exchange: Exchange, survivors: tuple[Survivor, ...]
-    ) -> tuple[list[IntArray], list[Moments], SiteStatistics]:
-        """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
-        request = CountsRequest(survivors, self.plan.is_probability)
-
-        def parse(message: Message) -> CountsReply:
-            """Read a reply, and refuse another than was asked for or one that cannot be."""
-            reply = CountsReply.from_record(message.content)
-            if reply.threshold_counts.shape != (len(survivors), self.config.num_thresholds):
-                raise ValueError("counts of another shape than asked for")
-            name = exchange.name_of(message.metadata.src_node_id)
-            check_exact_sums(self.plan, reply, self.facts[name])
-            return reply
-
-        read = self._ask_all(exchange, request.to_record(), COUNTS, parse, step="counts")
-        replies = list(read.values())
-        w1 = [
-            np.sum([reply.threshold_counts[at] for reply in replies], axis=0)
-            for at in range(len(survivors))
-        ]
-        moments = [
-            pool_moments(reply.moments[at] for reply in replies) for at in range(len(survivors))
-        ]
-        statistics = pool_statistics(
-            SiteStatistics.from_vectors(reply.counts, reply.sums, self.plan.shape)
-            for reply in replies
-        )
-        return w1, moments, statistics
+        else:
+            assert pooled.scores is not None, "the release is noisy-scores"
+            assert sums is not None, "gather_counts comes first"
+            validation = validate_noisy_scores(
+                pooled.scores,
+                pooled.deconvolved,
+                threshold_counts=sums.threshold_counts,
+                moments=sums.moments,
+                config=config,
+                generator=self.rng,
+            )
+        if by_rounds is None:
+            return validation
+        if sums is not None:  # only now known
+            try:
+                require_existence(sums.threshold_counts[-1], sums.moments[-1].count)
+            except NotEstimable as reason:
+                by_rounds = RoundsFit(no_fit=reason)
+        return replace(validation, fit=by_rounds.fit, no_fit=by_rounds.no_fit)
 
     # Parts of the steps -----------------------------------------------------------------------
 
@@ -264,7 +297,7 @@ class RocGlm(RocGlmFisher):
         plan = self.plan
         if self.config.masks_sums:
             self.roster = Roster.from_bundles(
-                [self.bundles[name] for name in names], run=f"run-{exchange.run.run_id}"
+                [self.bundles[name] for name in names], run=run_name(exchange.run.run_id)
             )
         relayed = self.roster.to_bytes() if self.roster is not None else b""
         request = ReleaseRequest(plan.cuts, plan.is_probability, plan.sensitivity, relayed)
@@ -278,82 +311,77 @@ class RocGlm(RocGlmFisher):
             check_release(plan, reply, self.facts[name])
             return reply
 
-        messages = self._to_all(exchange, request.to_record(), RELEASE)
-        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
-
-    def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int, step: str) -> None:
-        """Note who is lost, or end the run."""
-        self._left_out += lost
-        config = self.config
-        if config.masks_sums:
-            repeats = config.drop_outs == "semi-honest-server" and not config.secure
-            if not repeats or left < LEAST_MASKED:
-                hint = (
-                    f"{left} sites are left, {LEAST_MASKED} needed"
-                    if repeats
-                    else "roc-glm.drop-outs = 'semi-honest-server' would repeat it without them"
-                )
-                if config.secure:
-                    hint = "noise that is shared between sites is not drawn anew: begin a new run"
-                raise TooFewSites(
-                    f"{step}: no usable answer of {some_names(lost)}, so the masked sum cannot be "
-                    f"opened; {hint}",
-                    list(exchange.faults),
-                )
-        log(WARNING, "%s: lost, the run goes on without", some_names(lost))
-
-    def _validate_scores(
-        self, exchange: Exchange, pooled: PooledRelease, tau: float
-    ) -> tuple[Validation, SiteStatistics]:
-        scores, config = pooled.scores, self.config
-        assert scores is not None, "the release is noisy-scores"
-        survivors: list[Survivor] = [ScoreSurvivor.of(scores.negative)]
-        deconvolved = Deconvolved.of(scores, tau) if config.debias else None
-        if deconvolved is not None:
-            survivors.append(LinearSurvivor(deconvolved.negative))
-        fitted: tuple[RocGlmFit | None, NotEstimable | None] | None = None
-        if config.mode == "fisher":
-            fitted = self.fit_by_rounds(exchange, survivors[-1])
-        w1, moments, statistics = self.gather_counts(exchange, tuple(survivors))
-        validation = validate_noisy_scores(
-            scores,
-            deconvolved,
-            threshold_counts=w1,
-            moments=moments,
-            config=config,
-            generator=self.rng,
-        )
-        if fitted is not None:
-            try:
-                require_existence(w1[-1], moments[-1].count)
-                validation = replace(validation, fit=fitted[0], no_fit=fitted[1])
-            except NotEstimable as reason:
-                validation = replace(validation, fit=None, no_fit=reason)
-        return validation, statistics
-
-    def _ask_all(
-        self,
-        exchange: Exchange,
-        content: RecordDict,
-        message_type: str,
-        parse: Callable[[Message], _Read],
-        *,
-        step: str,
-    ) -> dict[str, _Read]:
-        """Make an exchange in which every site has to answer."""
-        names = [exchange.name_of(node) for node in exchange.get_node_ids()]
-        messages = self._to_all(exchange, content, message_type)
-        read = dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
-        if lost := [name for name in names if name not in read]:
-            raise TooFewSites(
-                f"{step}: no usable answer of {some_names(lost)}, whose rows are in the pooled "
-                "survivor function: begin a new run",
-                list(exchange.faults),
-            )
-        return read
-
-    def _to_all(self, exchange: Exchange, content: RecordDict, message_type: str) -> list[Message]:
-        return [
-            Message(content, dst_node_id=node, message_type=message_type)
+        content = request.to_record()
+        messages = [
+            Message(content, dst_node_id=node, message_type=RELEASE)
             for node in exchange.get_node_ids()
         ]
+        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
+
+    def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int) -> None:
+        """Note who is lost, or end the run."""
+        if self.config.masks_sums and (why := self._why_not_again(left)):
+            raise TooFewSites(
+                f"release: no usable answer of {some_names(lost)}, so the masked sum cannot be "
+                f"opened; {why}",
+                list(exchange.faults),
+            )
+        self._left_out += lost
+        log(WARNING, "%s: lost, the run goes on without", some_names(lost))
+
+    def _why_not_again(self, left: int) -> str:
+        """Why a masked sum is not asked for again of the sites that are left, or nothing."""
+        if self.config.secure:
+            return "noise that is shared between sites is not drawn anew: begin a new run"
+        if self.config.drop_outs != "semi-honest-server":
+            return "roc-glm.drop-outs = 'semi-honest-server' would repeat it without them"
+        if left < LEAST_MASKED:
+            return f"{left} sites are left, {LEAST_MASKED} needed"
+        return ""
+
+    def _refuse_settings(self, num_rounds: int | None, faults: list[str]) -> None:
+        if num_rounds is not None and (type(num_rounds) is not int or num_rounds < 2):
+            faults.append(f"num_rounds = {num_rounds!r}: must be a whole number >= 2")
+        elif num_rounds is not None and self.config.mode != "fisher":
+            faults.append("num_rounds: must be left out, only roc-glm.mode = 'fisher' has rounds")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    def _refuse_strangers(self, exchange: Exchange) -> None:
+        names = {exchange.name_of(node) for node in exchange.get_node_ids()}
+        if not names or not names <= set(self.facts):
+            raise ValueError(
+                "grid: must be the Exchange with which strategies.membership.meet_sites "
+                "introduced the sites"
+            )
+
+    def summary(self) -> None:
+        """Log how the strategy is set up."""
+        log(INFO, "\t├──> Sites: %s", some_names(self.facts))
+        log(INFO, "\t├──> Release: %s", self.config.release)
+        log(INFO, "\t└──> Mode: %s", self.config.mode)
+
+    def _result(
+        self,
+        validation: Validation,
+        pooled: PooledRelease,
+        by_rounds: RoundsFit | None,
+        sums: PositiveSums | None,
+    ) -> RocGlmResult:
+        if not 0.0 <= validation.estimate.auc <= 1.0:
+            raise Refused(["what the sites sent gives no AUC in [0, 1]: one answered falsely"])
+        arrays = ArrayRecord()
+        if (fit := validation.fit) is not None:
+            arrays = ArrayRecord({COEFFICIENTS: Array(np.array([fit.gamma_1, fit.gamma_2]))})
+        return RocGlmResult(
+            arrays=arrays,
+            validation=validation,
+            plan=self.plan,
+            pooled=pooled,
+            statistics=pooled.statistics if sums is None else sums.statistics,
+            sites=pooled.sites,
+            lost_sites=tuple(self._left_out),
+            iterations=by_rounds.iterations if by_rounds else 0,
+            roster=self.roster,
+            calibration=by_rounds.calibration if by_rounds else None,
+        )

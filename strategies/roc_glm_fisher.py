@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from flwr.app import RecordDict
 
-from strategies.exchange import Exchange, TooFewSites
+from strategies.all_parties import lost_sites
+from strategies.exchange import Exchange
+from strategies.fisher_result import Iteration
 from strategies.fisher_scoring import FisherScoring
 from strategies.roc_glm_checks import check_fisher_sums
-from strategies.roc_glm_result import MaskedSums
+from strategies.roc_glm_result import MaskedSums, RoundsFit
 from tasks.glm.families import FisherSums
 from tasks.glm.messages import SiteReply
 from tasks.glm.scoring import FisherIteration, Iterate
@@ -31,8 +33,10 @@ from tasks.roc_glm.survivor import FloatArray
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
-from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
+
+AFTER_RELEASE = ", whose rows are in the pooled survivor function: begin a new run"
+"""Why no site can be missed once the survivor functions were pooled."""
 
 
 class RocGlmFisher(FisherScoring):
@@ -51,35 +55,42 @@ class RocGlmFisher(FisherScoring):
         Settings of the task.
     min_sites : int
         Fewest sites.
-
-    Attributes
-    ----------
-    roster : Roster or None
-        Sites of the masked sums; None where sums come in clear.
-    calibration : CalibrationFit or None
-        Once `fit_by_rounds` has fitted it.
+    after_iteration : callable, optional
+        Takes an :class:`~strategies.fisher_result.Iteration`.
     """
 
     message_type: ClassVar[str] = ROC_GLM_FISHER
 
-    def __init__(self, *, config: RocGlmConfig, min_sites: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        config: RocGlmConfig,
+        min_sites: int = 2,
+        after_iteration: Callable[[Iteration], None] | None = None,
+    ) -> None:
         super().__init__(
             family="probit",
             criterion="deviance",
             tolerance=config.tolerance,
             min_sites=min_sites,
             feature_names=("gamma-1", "gamma-2"),
+            after_iteration=after_iteration,
         )
         self.config = config
         self.roster: Roster | None = None
-        self.calibration: CalibrationFit | None = None
         self._survivor: Survivor | None = None
         self._calibrations: list[FisherIteration] = []
         self._failed: set[int] = set()
 
     def fit_by_rounds(
-        self, exchange: Exchange, survivor: Survivor, *, with_calibration: bool = False
-    ) -> tuple[RocGlmFit | None, NotEstimable | None]:
+        self,
+        exchange: Exchange,
+        survivor: Survivor,
+        *,
+        roster: Roster | None = None,
+        with_calibration: bool = False,
+        num_rounds: int | None = None,
+    ) -> RoundsFit:
         """Fit the ROC-GLM, and the calibration beside it.
 
         Parameters
@@ -88,31 +99,33 @@ class RocGlmFisher(FisherScoring):
             With the sites that are behind `survivor`.
         survivor : Survivor
             Pooled survivor function of the negatives.
+        roster : Roster, optional
+            Sites of the masked sums; None: sums come in clear.
         with_calibration : bool
             Scores are probabilities, and sums over all rows may leave the sites.
-
-        Returns
-        -------
-        RocGlmFit or None, NotEstimable or None
-            The fit, or why there is none.
+        num_rounds : int, optional
+            Most iterations; the configuration's ``max-rounds`` if not given.
         """
-        config = self.config
-        self._survivor, self._failed = survivor, set()
+        most = num_rounds or self.config.max_rounds
+        self.roster, self._survivor, self._failed = roster, survivor, set()
         self._calibrations = [
-            FisherIteration("logit", tolerance=config.tolerance, max_rounds=config.max_rounds)
+            FisherIteration("logit", tolerance=self.config.tolerance, max_rounds=most)
             for _ in range(2 if with_calibration else 0)
         ]
         try:
-            fit = FisherScoring.start(
-                self, exchange, num_rounds=config.max_rounds, timeout=exchange.timeout or 3600
-            ).fit
+            fit = self.start(exchange, num_rounds=most, timeout=exchange.timeout or 3600).fit
         except NotEstimable as reason:
-            return None, reason
+            return RoundsFit(no_fit=reason, iterations=len(self.history))
+        calibration = None
         if self._calibrations and not self._failed and not self._unfinished:
-            self.calibration = CalibrationFit.of(*(each.fit() for each in self._calibrations))
+            calibration = CalibrationFit.of(*(each.fit() for each in self._calibrations))
         gamma_1, gamma_2 = (float(value) for value in fit.coefficients)
         auc = float(auc_of_roc_glm(gamma_1, gamma_2))
-        return RocGlmFit(gamma_1, gamma_2, auc, fit.deviance), None
+        return RoundsFit(
+            fit=RocGlmFit(gamma_1, gamma_2, auc, fit.deviance),
+            calibration=calibration,
+            iterations=len(self.history),
+        )
 
     # Hooks of FisherScoring -------------------------------------------------------------------
 
@@ -137,11 +150,8 @@ class RocGlmFisher(FisherScoring):
         A site that was lost ends the run: its rows are in the survivor function.
         """
         if lost := self.cohort.lost:
-            raise TooFewSites(
-                f"fisher: no usable answer of {some_names(lost)}, whose rows are in the pooled "
-                "survivor function: begin a new run",
-                list(self.cohort.exchange.faults),
-            )
+            faults = list(self.cohort.exchange.faults)
+            raise lost_sites(lost, faults, step="fisher", closing=AFTER_RELEASE)
         if self.roster is None:
             vector = sum(reply.vector for reply in replies.values())
         else:
@@ -160,7 +170,7 @@ class RocGlmFisher(FisherScoring):
 
     def has_converged(self, before: Iterate | None, now: Iterate) -> bool:
         """Whether the ROC-GLM has converged, and the calibration beside it."""
-        is_last = self._round >= self.config.max_rounds
+        is_last = self._round >= self._num_rounds
         return super().has_converged(before, now) and (is_last or not self._unfinished)
 
     @property

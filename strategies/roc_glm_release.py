@@ -10,11 +10,18 @@ import numpy as np
 from strategies.membership import Refused
 from strategies.roc_glm_checks import check_counts, check_noisy_total, check_statistics
 from tasks.roc_glm.config import RocGlmConfig
-from tasks.roc_glm.counts import ClassCounts, DistinctCounts, pool_distinct
+from tasks.roc_glm.counts import (
+    ClassCounts,
+    DistinctCounts,
+    pool_distinct,
+    require_both_classes,
+)
 from tasks.roc_glm.cut_points import planned_cuts
 from tasks.roc_glm.messages import ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
+from tasks.roc_glm.noisy_scores import Deconvolved
 from tasks.roc_glm.noisy_statistics import calibration_of, confusion_of
+from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.releases import NOISY_RELEASES, NoisyCounts, NoisyScores
 from tasks.roc_glm.rows import coding_faults
 from tasks.roc_glm.score_model import ScoreModel
@@ -26,7 +33,13 @@ from tasks.roc_glm.site_statistics import (
     read_noisy_vector,
 )
 from tasks.roc_glm.small_sites import common_cuts
-from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.roc_glm.survivor import (
+    CellSurvivor,
+    FloatArray,
+    IntArray,
+    LinearSurvivor,
+    ScoreSurvivor,
+)
 from tasks.secure import split_reals
 from tasks.site.messages import TaskPart
 from tasks.site.name_lists import lines_by_words, some_names
@@ -80,7 +93,11 @@ class PooledRelease:
         Each site's own, where they came in clear.
     noisy : NoisyCounts or None
     scores : NoisyScores or None
+    deconvolved : Deconvolved or None
+        `scores` without their noise, with ``roc-glm.debias``.
     statistics : SiteStatistics or None
+    sites : tuple of str
+        Whose rows these are.
     """
 
     num_negative: int
@@ -90,7 +107,9 @@ class PooledRelease:
     by_site: Mapping[str, ClassCounts] = field(default_factory=dict)
     noisy: NoisyCounts | None = None
     scores: NoisyScores | None = None
+    deconvolved: Deconvolved | None = None
     statistics: SiteStatistics | None = None
+    sites: tuple[str, ...] = ()
 
 
 def read_facts(sites: Mapping[str, TaskPart]) -> dict[str, SiteFacts]:
@@ -160,7 +179,7 @@ def pool_clear(
     if release in ("noisy-counts", "noisy-histogram"):
         reals = [np.concatenate([p.negative, p.positive, p.sums]) for p in parts]
         total = np.asarray(np.sum(reals, axis=0), dtype=np.float64)
-        return _pooled_noisy(plan, total, [facts[name] for name in replies])
+        return _pooled_noisy(plan, total, {name: facts[name] for name in replies})
     if release == "noisy-scores":
         scores = NoisyScores(
             *(
@@ -168,7 +187,7 @@ def pool_clear(
                 for of_class in ([p.negative for p in parts], [p.positive for p in parts])
             )
         )
-        return PooledRelease(len(scores.negative), len(scores.positive), scores=scores)
+        return _pooled_scores(plan, scores, tuple(replies))
     by_site = {
         name: ClassCounts(p.negative.astype(np.int64), p.positive.astype(np.int64))
         for name, p in replies.items()
@@ -190,6 +209,7 @@ def pool_clear(
         levels=levels,
         by_site=by_site,
         statistics=statistics,
+        sites=tuple(replies),
     )
 
 
@@ -224,7 +244,7 @@ def _pool_masked(
             (facts[name].num_negative or 0) + (facts[name].num_positive or 0) for name in names
         )
         check_noisy_total(plan, total, rows, noises=1)
-        return _pooled_noisy(plan, total, [facts[name] for name in names])
+        return _pooled_noisy(plan, total, {name: facts[name] for name in names})
     cells, shape = len(plan.cuts) + 1, plan.shape
     if len(sums) != 2 * cells + shape.num_counts + 2 * shape.num_sums:
         raise MalformedReply("it is of another length than asked for")
@@ -238,8 +258,30 @@ def _pool_masked(
     )
     check_statistics(statistics, (counts.num_negative, counts.num_positive))
     return PooledRelease(
-        counts.num_negative, counts.num_positive, counts=counts, statistics=statistics
+        counts.num_negative,
+        counts.num_positive,
+        counts=counts,
+        statistics=statistics,
+        sites=tuple(names),
     )
+
+
+def survivors_of(plan: ReleasePlan, pooled: PooledRelease) -> tuple[Survivor, ...]:
+    """Survivor functions of the negatives that sites are told; the last is that of the ROC-GLM.
+
+    There are two after noisy scores that were deconvolved, and none after noisy counts.
+    """
+    if pooled.counts is not None:
+        negative = pooled.counts.negative
+        if plan.config.release == "exact":
+            return (ScoreSurvivor(pooled.levels, negative),)
+        return (CellSurvivor(plan.cuts, negative),)
+    if pooled.scores is None:
+        return ()
+    as_they_are = ScoreSurvivor.of(pooled.scores.negative)
+    if pooled.deconvolved is None:
+        return (as_they_are,)
+    return (as_they_are, LinearSurvivor(pooled.deconvolved.negative))
 
 
 def sum_counts(sites: Sequence[ClassCounts]) -> ClassCounts:
@@ -251,11 +293,12 @@ def sum_counts(sites: Sequence[ClassCounts]) -> ClassCounts:
 
 
 def _pooled_noisy(
-    plan: ReleasePlan, total: FloatArray, facts: Sequence[SiteFacts]
+    plan: ReleasePlan, total: FloatArray, facts: Mapping[str, SiteFacts]
 ) -> PooledRelease:
+    told = facts.values()
     sizes = [
         sum(size or 0 for size in of_class)
-        for of_class in ([f.num_negative for f in facts], [f.num_positive for f in facts])
+        for of_class in ([f.num_negative for f in told], [f.num_positive for f in told])
     ]
     length = len(plan.cuts) + (plan.config.release == "noisy-histogram")
     noisy = NoisyCounts(total[:length], total[length : 2 * length])
@@ -267,7 +310,15 @@ def _pooled_noisy(
             confusion_of(negative, positive, num_negative=n0, num_positive=n1),
             calibration_of(negative, positive, num_negative=n0, num_positive=n1),
         )
-    return PooledRelease(sizes[0], sizes[1], noisy=noisy, statistics=statistics)
+    return PooledRelease(sizes[0], sizes[1], noisy=noisy, statistics=statistics, sites=tuple(facts))
+
+
+def _pooled_scores(plan: ReleasePlan, scores: NoisyScores, sites: tuple[str, ...]) -> PooledRelease:
+    assert plan.noise is not None, "the release has noise"
+    negative, positive = len(scores.negative), len(scores.positive)
+    require_both_classes(num_negative=negative, num_positive=positive)
+    deconvolved = Deconvolved.of(scores, plan.noise.scale) if plan.config.debias else None
+    return PooledRelease(negative, positive, scores=scores, deconvolved=deconvolved, sites=sites)
 
 
 def _too_few_to_mask(config: RocGlmConfig, number: int) -> str:

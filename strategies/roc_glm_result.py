@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
@@ -25,10 +27,14 @@ from tasks.roc_glm.messages import (
     ReleaseRequest,
     release_reveals,
 )
-from tasks.roc_glm.site_statistics import SiteStatistics
+from tasks.roc_glm.moments import Moments, pool_moments
+from tasks.roc_glm.probit import RocGlmFit
+from tasks.roc_glm.site_statistics import SiteStatistics, StatisticsShape, pool_statistics
+from tasks.roc_glm.survivor import IntArray
 from tasks.roc_glm.validation import Validation
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector
+from tasks.site.not_estimable import NotEstimable
 
 
 def roc_glm_disclosures(config: RocGlmConfig) -> dict[str, Disclosure]:
@@ -56,6 +62,59 @@ class MaskedSums(SiteReply):
     """A site's sums of Fisher scoring under masks."""
 
     masked: MaskedVector
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsFit:
+    """What Fisher scoring over exchanges gave.
+
+    Attributes
+    ----------
+    fit : RocGlmFit or None
+    no_fit : NotEstimable or None
+        Why there is none.
+    calibration : CalibrationFit or None
+        Where it was asked for and exists.
+    iterations : int
+        Exchanges made.
+    """
+
+    fit: RocGlmFit | None = None
+    no_fit: NotEstimable | None = None
+    calibration: CalibrationFit | None = None
+    iterations: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositiveSums:
+    """Exact sums over the positives of all sites, after noisy scores.
+
+    Attributes
+    ----------
+    threshold_counts : tuple of (n_T,) int64
+        w1, one a survivor function that the sites were told.
+    moments : tuple of Moments
+        Of the placement values under each of these.
+    statistics : SiteStatistics
+    """
+
+    threshold_counts: tuple[IntArray, ...]
+    moments: tuple[Moments, ...]
+    statistics: SiteStatistics
+
+    @classmethod
+    def of(cls, replies: Sequence[CountsReply], shape: StatisticsShape) -> PositiveSums:
+        """Pool the replies of all sites, at least one, in the order of their names."""
+        at_each = range(len(replies[0].moments))
+        return cls(
+            threshold_counts=tuple(
+                np.sum([reply.threshold_counts[at] for reply in replies], axis=0) for at in at_each
+            ),
+            moments=tuple(pool_moments(reply.moments[at] for reply in replies) for at in at_each),
+            statistics=pool_statistics(
+                SiteStatistics.from_vectors(reply.counts, reply.sums, shape) for reply in replies
+            ),
+        )
 
 
 @dataclass(kw_only=True)

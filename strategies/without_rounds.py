@@ -35,3 +35,13 @@ class WithoutRounds(Strategy):
     ) -> MetricRecord | None:
         """Return None."""
         return None
+
+
+def unused_arguments(strategy: Strategy, **arguments: object) -> list[str]:
+    """Return a fault for each argument of ``start`` that was given and means nothing here."""
+    name = type(strategy).__name__
+    return [
+        f"{argument}: must be left out, {name} has no use for it"
+        for argument, value in arguments.items()
+        if value
+    ]
