@@ -4,7 +4,7 @@ A site with n1 = n0 = 1e6 scores and n_T = 100 thresholds: its counts, placement
 w1, and the fit at the server. The long form (n1 x n_T responses of 0 and 1, Fisher scoring on all
 of them) runs at n_T = 10, since more does not fit in memory.
 
-    python benchmarks/roc_glm_speed.py [--rows 1000000]
+    python benchmarks/roc_glm_speed.py [--rows 1000000] [--json FILE]
 
 Exits with 1 if a limit is missed: .5 s, 500 MB, 500 times faster than the long form.
 """
@@ -12,6 +12,7 @@ Exits with 1 if a limit is missed: .5 s, 500 MB, 500 times faster than the long 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -111,10 +112,12 @@ def timed(work: Callable[[], T]) -> tuple[float, float, T]:
     return seconds, memory.megabytes, result
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="positives, and negatives")
-    number = parser.parse_args().rows
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    options = parser.parse_args(arguments)
+    number = options.rows
     generator = np.random.default_rng(0)
     scores = expit(generator.normal(np.repeat([0.0, 1.0], number), 1.0))
     labels = np.repeat([0, 1], number)
@@ -144,6 +147,20 @@ def main() -> int:
         and read_megabytes + megabytes < MAX_MEGABYTES
         and slow / fast > MIN_SPEEDUP
     )
+    if options.json is not None:
+        numbers = {
+            "rows": number,
+            "decode-seconds": read_seconds,
+            "site-seconds": seconds,
+            "megabytes": read_megabytes + megabytes,
+            "fit-seconds": fit_seconds,
+            "counts-seconds": fast,
+            "long-form-seconds": slow,
+            "long-form-megabytes": long_megabytes,
+            "gamma-difference": agree,
+            "met": bool(met),
+        }
+        options.json.write_text(json.dumps(numbers, indent=1) + "\n")
     print(f"limits {MAX_SECONDS} s, {MAX_MEGABYTES:.0f} MB, {MIN_SPEEDUP:.0f} times: met: {met}")
     return 0 if met else 1
 

@@ -99,12 +99,12 @@ def test_a_grid_that_knows_no_names_is_refused_not_the_sites() -> None:
     strategy = strategy_of(frames(), release="binned")
     for grid in (ScriptedGrid({1: None, 2: None}), ScriptedGrid({})):
         with pytest.raises(ValueError, match="grid: must be the Exchange with which"):
-            strategy.start(grid)
+            strategy.start(grid, timeout=0.01)
         assert not grid.sent
     exchange = Exchange.around(ScriptedGrid({1: None, 2: None}))
     exchange.admit({1: "east", 2: "elsewhere"})
     with pytest.raises(ValueError, match="grid: must be the Exchange with which"):
-        strategy.start(exchange)
+        strategy.start(exchange, timeout=0.01)
 
 
 def test_rounds_are_counted_and_told(run_as: Callable[..., SimulationResult]) -> None:
