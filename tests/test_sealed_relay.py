@@ -16,10 +16,11 @@ from tasks.secure import sealed_relay
 from tasks.secure.keys import KeyFault, PublicBundle, SiteKeys
 from tasks.secure.sealed_relay import OVERHEAD, RelayFault, ReplayGuard, open_sealed, seal
 from tasks.secure.transcript import encode
+from tests.seeded_keys import seeded_keys
 
 RUN, STEP = "run-7", "labels"
-A, B, C = (SiteKeys.generate(site=f"site-{x}", run=RUN, seed=2) for x in "abc")
-A2, B2 = (SiteKeys.generate(site=f"site-{x}", run="run-8", seed=2) for x in "ab")
+A, B, C = (seeded_keys(site=f"site-{x}", run=RUN, seed=2) for x in "abc")
+A2, B2 = (seeded_keys(site=f"site-{x}", run="run-8", seed=2) for x in "ab")
 SECRET = b"a row that nobody else may see"
 MESSAGE = seal(A, B.public, run=RUN, step=STEP, payload=SECRET, pad_to=64)
 

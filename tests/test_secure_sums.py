@@ -27,15 +27,20 @@ from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector, mask, unmask_sum
 from tasks.secure.sum_guard import SumFault, SumGuard
 from tasks.secure.transcript import encode
+from tests.seeded_keys import seeded_keys
 
 RUN, STEP = "run-7", "counts"
-KEYS = [SiteKeys.generate(site=f"site-{i:02}", run=RUN, seed=5) for i in range(20)]
+KEYS = [seeded_keys(site=f"site-{i:02}", run=RUN, seed=5) for i in range(20)]
 EVERYBODY = Roster.from_bundles([keys.public for keys in KEYS], run=RUN)
 SMALLEST = 1e-9  # p-value below which a statistical test fails; seeds are fixed
 
 
 def first(count: int) -> Roster:
-    return EVERYBODY.subset([keys.site for keys in KEYS[:count]])
+    return roster_of(KEYS[:count])
+
+
+def roster_of(keys: list[SiteKeys]) -> Roster:
+    return Roster.from_bundles([each.public for each in keys], run=RUN)
 
 
 def answer(
@@ -231,7 +236,7 @@ def test_a_semi_honest_server_may_repeat_a_step_without_who_dropped_out() -> Non
     guards = [SumGuard.from_bytes(guard.to_bytes()) for guard in guards]
     masked = [answer([site], site, first(4), guards[site], **policy) for site in range(4)]
     assert unmask_sum(masked, roster=first(4), step=STEP).tolist() == [6]
-    others = EVERYBODY.subset([KEYS[i].site for i in (0, 1, 4)])
+    others = roster_of([KEYS[i] for i in (0, 1, 4)])
     for roster in (first(6), others):  # never back to more sites, or to others
         assert fault([0], 0, roster, guards[0], **policy).code == "second-roster"
     assert fault([0], 0, first(2), guards[0], **policy).code == "too-few-sites"
@@ -270,7 +275,7 @@ def test_two_sites_are_refused_unless_allowed() -> None:
     assert "each learns the other's values" in str(refusal)
     masked = answers([[1], [2]], allow_two_sites=True)
     assert unmask_sum(masked, roster=first(2), step=STEP).tolist() == [3]
-    for roster in (first(1), EVERYBODY.subset([])):
+    for roster in (first(1), roster_of([])):
         assert fault([1], roster=roster, allow_two_sites=True).code == "too-few-sites"
 
 
@@ -407,8 +412,6 @@ def test_reals_are_summed_under_masks() -> None:
     exact = [sum(map(Fraction, column)) for column in reals.T.tolist()]
     errors = [abs(Fraction(x) - y) for x, y in zip(got.tolist(), exact, strict=True)]
     assert 0 < max(errors) <= Fraction(form.tolerance(5))
-    assert "47 bits" in form.describe(5)
-    assert f"{form.tolerance(5):.2g}" in form.describe(5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 7.3, -7.3])

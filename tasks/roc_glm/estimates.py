@@ -158,15 +158,12 @@ class RocBand:
     ----------
     false_positive_rate, true_positive_rate, lower, upper : (T,) float64
         All in [0, 1].
-    level : float
-        Nominal pointwise coverage.
     """
 
     false_positive_rate: FloatArray
     true_positive_rate: FloatArray
     lower: FloatArray
     upper: FloatArray
-    level: float
 
 
 def roc_band(
@@ -209,7 +206,6 @@ def roc_band(
         true_positive_rate=curve,
         lower=np.clip(curve - half, 0.0, 1.0),
         upper=np.clip(curve + half, 0.0, 1.0),
-        level=1.0 - alpha,
     )
 
 

@@ -49,17 +49,6 @@ class Moments:
         mean = float((values * counts).sum()) / count
         return cls(count, mean, float((counts * (values - mean) ** 2).sum()))
 
-    @classmethod
-    def of_sums(cls, count: int, total: float, total_of_squares: float) -> Moments:
-        """Moments from n, sum and sum of squares (masked sums can carry no mean and M2).
-
-        Loses digits where the mean is large against the spread; placement values lie in [0, 1].
-        """
-        if count == 0:
-            return cls(0, 0.0, 0.0)
-        mean = total / count
-        return cls(count, mean, max(total_of_squares - count * mean * mean, 0.0))
-
     def __add__(self, other: Moments) -> Moments:
         if self.count == 0:
             return other

@@ -27,15 +27,12 @@ class NoisePlan:
         Noise of Brier score, calibration and rates; None where they have no budget.
     statistics_ratio : float
         What the statistics amount to, all together; 0 without them.
-    score_sensitivity : float
-        Largest move of a score between neighbours.
     """
 
     scale: float
     ratio: float
     statistics: StatisticsNoise | None
     statistics_ratio: float
-    score_sensitivity: float
 
     @property
     def ratios(self) -> list[float]:
@@ -90,4 +87,4 @@ def noise_plan(
         ratio = 1.0 / gaussian.sigma(
             epsilon=config.statistics_epsilon, delta=config.statistics_delta, sensitivity=1.0
         )
-    return NoisePlan(scale, sensitivity / scale, statistics, ratio, score_sensitivity)
+    return NoisePlan(scale, sensitivity / scale, statistics, ratio)

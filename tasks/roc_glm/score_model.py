@@ -152,11 +152,6 @@ class ScoreModel:
         """Names of the columns that it needs, in its order."""
         return self.rule.features
 
-    @property
-    def gives_probabilities(self) -> bool:
-        """Whether scores lie in [0, 1]; true of every kind but ``"linear"``."""
-        return self.kind != "linear"
-
     def predict(self, frame: pd.DataFrame, *, columns: Sequence[str] | None = None) -> FloatArray:
         """Scores of the rows of a table.
 

@@ -7,7 +7,6 @@ no row of a class is no disclosure and passes. Nothing here reveals by how much 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import FloatArray
 
 BoolArray = NDArray[np.bool_]
-LevelOf = Literal["class", "cell"]
 
 
 def class_shortfalls(rows: RocRows, privacy_level: int) -> list[str]:

@@ -9,7 +9,7 @@ threshold j / (n_T + 1) is then decided exactly, which doubles do not
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Ties = Literal["mid", "strict", "weak"]
-
-
-class SurvivorFunction(Protocol):
-    """A survivor function of pooled counts."""
-
-    @property
-    def total(self) -> int:
-        """Number n of scores behind it."""
-
-    def numerators(self, scores: FloatArray, ties: Ties = "mid") -> IntArray:
-        """Numerators k of the placement values k / (2 n), one a score."""
 
 
 @dataclass(frozen=True)

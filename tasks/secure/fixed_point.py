@@ -105,14 +105,6 @@ class FixedPoint:
         rounding = math.ldexp(num_sites, -self.bits - 1)
         return rounding + math.ldexp(num_sites * self.bound + rounding, -53)
 
-    def describe(self, num_sites: int) -> str:
-        """One line for the report: bits, bound and tolerance."""
-        return (
-            f"64-bit fixed point, {self.bits} bits behind the point, "
-            f"at most {self.bound:g} in absolute value a site, "
-            f"error of a sum over {num_sites} sites at most {self.tolerance(num_sites):.2g}"
-        )
-
     def encode(self, values: ArrayLike) -> NDArray[np.int64]:
         """Bring reals to whole numbers.
 

@@ -33,8 +33,6 @@ from typing import Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tasks.secure.transcript import decode, encode
 from tasks.site.faults import SiteFault
@@ -42,7 +40,6 @@ from tasks.site.faults import SiteFault
 _KEYS = "fedapp/site-keys/1"
 _BUNDLE = "fedapp/key-bundle/1"
 _IDENTITY = "fedapp/identity/1"
-_SEED = "fedapp/simulation-seed/1"
 
 _MAX_NAME = 200
 _FIELD_PRIME = 2**255 - 19
@@ -236,10 +233,8 @@ class SiteKeys:
     signing_private: bytes = field(repr=False)
 
     @classmethod
-    def generate(
-        cls, *, site: str, run: str, identity: bytes | None = None, seed: int | None = None
-    ) -> Self:
-        """Draw the keys of a site for a run.
+    def generate(cls, *, site: str, run: str, identity: bytes | None = None) -> Self:
+        """Draw the keys of a site for a run from the operating system's generator.
 
         Parameters
         ----------
@@ -247,8 +242,6 @@ class SiteKeys:
             Whose keys, and for which run.
         identity : bytes, optional
             The site's lasting Ed25519 private key (32 bytes), to sign with instead of a fresh one.
-        seed : int, optional
-            For simulation **only**: whoever knows it knows the keys. None: the operating system.
 
         Raises
         ------
@@ -259,12 +252,8 @@ class SiteKeys:
         check_name("run", run)
         if identity is not None and len(identity) != 32:
             raise KeyFault("invalid-identity", f"{site}: an identity has 32 bytes")
-        if seed is None:
-            sealing = X25519PrivateKey.generate().private_bytes_raw()
-            signing = Ed25519PrivateKey.generate().private_bytes_raw()
-        else:
-            sealing = _seeded(seed, site, run, "sealing")
-            signing = _seeded(seed, site, run, "signing")
+        sealing = X25519PrivateKey.generate().private_bytes_raw()
+        signing = Ed25519PrivateKey.generate().private_bytes_raw()
         return cls(site, run, sealing, signing if identity is None else identity)
 
     @property
@@ -326,8 +315,3 @@ def _usable_x25519(key: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _seeded(seed: int, site: str, run: str, purpose: str) -> bytes:
-    info = encode(_SEED, site, run, purpose)
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(str(seed).encode())

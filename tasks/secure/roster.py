@@ -132,11 +132,6 @@ class Roster:
         """One code for the whole roster, equal at all sites that were shown the same."""
         return format_fingerprint(self.digest)
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Fingerprint by site name, in the form that `from_bundles` takes as `pinned`."""
-        return {bundle.site: bundle.fingerprint for bundle in self.bundles}
-
     def __getitem__(self, site: str) -> PublicBundle:
         """Bundle of a site; `KeyFault` ``unknown-site`` if there is none."""
         for bundle in self.bundles:
@@ -144,26 +139,6 @@ class Roster:
                 return bundle
         raise KeyFault(
             "unknown-site", f"{site[:200]!r} is not in the roster of {', '.join(self.names)}"
-        )
-
-    def subset(self, names: Iterable[str]) -> Self:
-        """Roster of some of the sites, with the trust that they have here.
-
-        Parameters
-        ----------
-        names : iterable of str
-            In any order, each once or more.
-
-        Raises
-        ------
-        KeyFault
-            ``unknown-site`` if one is not in the roster.
-        """
-        chosen = sorted(set(names))
-        return type(self)(
-            self.run,
-            tuple(self[name] for name in chosen),
-            {name: self.trust[name] for name in chosen},
         )
 
     def to_bytes(self) -> bytes:
