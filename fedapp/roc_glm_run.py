@@ -26,11 +26,9 @@ from tasks.roc_glm.messages import SiteFacts
 from tasks.roc_glm.releases import NOISY_RELEASES
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.secure import split_reals
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import HELLO
 from tasks.site.name_lists import some_names
-
-SMALL_SITE = "small-site"
 
 
 def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:

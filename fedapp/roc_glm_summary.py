@@ -254,7 +254,7 @@ def _statistics_numbers(result: RocGlmResult, config: RocGlmConfig) -> dict[str,
         if (calibration := statistics.calibration) is not None and calibration.rows:
             numbers["brier"] = calibration.brier
             numbers["observed-to-expected"] = calibration.observed_to_expected
-            numbers["suppressed"] = int(calibration.suppressed.sum())
+            numbers["calibration-suppressed"] = int(calibration.suppressed.sum())
     if (fit := calibration_fit(result)) is not None:
         numbers |= {
             "calibration-slope": fit.slope,

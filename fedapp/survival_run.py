@@ -19,6 +19,7 @@ from strategies.exchange import Disclosure, Exchange
 from strategies.lateness import LEFT_OUT
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
+from tasks.site.faults import SMALL_SITE
 from tasks.site.messages import HELLO
 from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
 from tasks.survival.messages import from_array_record
@@ -32,7 +33,6 @@ DISCLOSURES = {
     **SURVIVAL_DISCLOSURES,
 }
 
-SMALL_SITE = "small-site"
 
 _LEFT_OUT = frozenset({SMALL_SITE, LEFT_OUT})
 

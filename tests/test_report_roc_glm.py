@@ -199,13 +199,6 @@ def test_no_statistics_without_a_budget(tmp_path: Path) -> None:
         assert f"No {title}: {words}" in text
 
 
-def test_the_reason_of_the_run_comes_first(tmp_path: Path) -> None:
-    folder = make_run(
-        tmp_path, summary={"no-calibration": "scores are log-odds"}, without=("calibration",)
-    )
-    assert "No calibration curve: scores are log-odds." in words_of(folder)
-
-
 def test_a_run_without_a_result(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, task="roc-glm")
     folder.write_config({"task": "roc-glm"}, seed=0, runtime="r", defaults={}, meanings={})

@@ -38,8 +38,7 @@ Keys of the summary that the page reads, all optional:
 - ``dropped`` (rows), ``ci-degenerate`` (the variance is 0), ``noise-too-large`` and ``biased``
   (noisy scores: what the AUC is worth);
 - ``epsilon``, ``delta``, ``privacy`` (the statement, printed as it stands);
-- why a part is not there: ``no-interval``, ``no-roc-glm``, ``no-roc``, ``no-sites``,
-  ``no-calibration``, ``no-calibration-slope``, ``no-net-benefit``, ``no-confusion``.
+- why a part is not there: ``no-interval``, ``no-roc-glm``, ``no-calibration-slope``.
 
 Of the configuration it reads ``roc-glm.release``, ``.mode``, ``.alpha``, ``.null-auc``,
 ``.threshold``, ``.privacy-level`` and ``.statistics-epsilon``.
@@ -61,7 +60,6 @@ from fedapp.report.roc_glm_tables import (
     rates_table,
 )
 from fedapp.report.roc_glm_words import (
-    NOISY,
     auc_words,
     calibration_words,
     confidence,
@@ -75,6 +73,7 @@ from fedapp.report.roc_glm_words import (
 )
 from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
+from tasks.roc_glm.releases import NOISY_RELEASES
 
 TITLE = "Federated validation of a classifier"
 CURVES = "roc.json"
@@ -178,7 +177,7 @@ def _roc(run: RunRecord, curves: Mapping[str, Any], folder: Path) -> Figure | Ab
         caption += (
             f"ROC-GLM: the fitted binormal curve with its pointwise {100 * level(run):g} % band. "
         )
-        if run.setting("roc-glm.release") in NOISY:
+        if run.setting("roc-glm.release") in NOISY_RELEASES:
             caption += "The band is that of the patients; the noise is not in it. "
     elif run.summary.get("no-roc-glm"):
         caption += f"No fitted curve: {run.summary['no-roc-glm']}. "
@@ -228,7 +227,7 @@ def _calibration(run: RunRecord, curves: Mapping[str, Any], folder: Path) -> Fig
     ]
     if not bins:
         return _absent(folder, name, "calibration curve", _why(run, curves, "calibration"))
-    exact = run.setting("roc-glm.release") not in NOISY[1:]
+    exact = run.setting("roc-glm.release") not in NOISY_RELEASES[1:]
     svg = figures.draw(
         folder,
         name,
@@ -326,11 +325,10 @@ def _why(run: RunRecord, curves: Mapping[str, Any], key: str) -> str:
         return "the run has no result"
     if not curves:
         return f"the run folder has no {CURVES}"
-    reason = run.summary.get(f"no-{key}")
-    if reason:
-        return str(reason)
     release = run.setting("roc-glm.release")
-    without_budget = release in NOISY[1:] and not run.setting("roc-glm.statistics-epsilon", 0.0)
+    without_budget = release in NOISY_RELEASES[1:] and not run.setting(
+        "roc-glm.statistics-epsilon", 0.0
+    )
     if without_budget and key in ("calibration", "confusion"):
         return f"under {release} it has a budget of its own, statistics-epsilon, which is 0"
     if key in ("calibration", "net-benefit"):

@@ -8,8 +8,7 @@ from typing import Any
 from fedapp.report.roc_glm_tables import number
 from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
-
-NOISY = ("noisy-scores", "noisy-counts", "noisy-histogram")
+from tasks.roc_glm.releases import NOISY_RELEASES
 
 
 def level(run: RunRecord) -> float:
@@ -51,7 +50,7 @@ def spent_words(run: RunRecord) -> str:
         if run.setting("roc-glm.release") == "noisy-scores":
             beside = "; exact sums not covered"
         return f"privacy spent: ε\u00a0=\u00a0{summary['epsilon']:.3g}{delta}{beside}"
-    if run.setting("roc-glm.release") in NOISY:
+    if run.setting("roc-glm.release") in NOISY_RELEASES:
         return "privacy spent: not recorded"
     return "no noise, no ε"
 
@@ -67,7 +66,7 @@ def discrimination_words(run: RunRecord) -> list[str]:
     release = run.setting("roc-glm.release")
     if release in ("secure-counts", "binned"):
         words += " Scores in one cell between two cut points count as equal."
-    elif release in NOISY:
+    elif release in NOISY_RELEASES:
         words += " Both come from data under noise; the interval takes the noise into account."
     return [words]
 

@@ -124,8 +124,8 @@ def calibration_sums(rows: RocRows, *, privacy_level: int, bins: int = BINS) -> 
         Number of equal bins of [0, 1].
     """
     inner = bin_edges(bins)[1:-1]
-    negative = _slices(rows.negative, inner)
-    positive = _slices(rows.positive, inner)
+    negative = bin_slices(rows.negative, inner)
+    positive = bin_slices(rows.positive, inner)
     positives = np.array([len(part) for part in positive])
     number = positives + [len(part) for part in negative]
     # Sums of ascending runs (numpy adds pairwise), not running totals: right to 1e-15 relatively.
@@ -145,6 +145,6 @@ def calibration_sums(rows: RocRows, *, privacy_level: int, bins: int = BINS) -> 
     )
 
 
-def _slices(ascending: FloatArray, inner_edges: FloatArray) -> list[FloatArray]:
+def bin_slices(ascending: FloatArray, inner_edges: FloatArray) -> list[FloatArray]:
     """The scores of each bin (edge, next edge]."""
     return np.split(ascending, np.searchsorted(ascending, inner_edges, side="right"))

@@ -48,13 +48,12 @@ from tasks.roc_glm.request_checks import (
     refuse_cuts,
     refuse_survivor,
 )
-from tasks.roc_glm.roc_site import SMALL_SITE as SMALL_SITE
 from tasks.roc_glm.roc_site import RocGlmSite as RocGlmSite
 from tasks.roc_glm.site_statistics import noisy_vector
 from tasks.roc_glm.small_sites import cell_shortfalls
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
 
 COUNTS_STEP, FISHER_STEP = "roc-glm-counts", "roc-glm-fisher"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.privacy import gaussian
-from tasks.roc_glm.calibration import BINS, CalibrationSums, bin_edges
+from tasks.roc_glm.calibration import BINS, CalibrationSums, bin_edges, bin_slices
 from tasks.roc_glm.classification import ConfusionCounts
 from tasks.roc_glm.releases import cuts_in_window
 from tasks.roc_glm.rows import RocRows
@@ -161,7 +161,7 @@ def _release_class(
     bins: int,
     generator: np.random.Generator | None,
 ) -> ClassStatistics:
-    parts = np.split(scores, np.searchsorted(scores, bin_edges(bins)[1:-1], side="right"))
+    parts = bin_slices(scores, bin_edges(bins)[1:-1])
     squares = np.array([np.square(scores - label).sum()])
     above = len(scores) - np.searchsorted(scores, thresholds, side="right")
     rows = np.array([len(part) for part in parts], dtype=np.float64)

@@ -19,9 +19,8 @@ from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.site_statistics import SiteStatistics, site_statistics
 from tasks.roc_glm.site_table import read_table, table_sensitivity
 from tasks.roc_glm.small_sites import class_shortfalls, keepable_cuts
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SMALL_SITE, SiteFault
 
-SMALL_SITE = "small-site"
 """Code of the fault of a site below the privacy level."""
 
 _NOISE = 4  # apart from other uses of the run's seed

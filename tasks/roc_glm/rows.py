@@ -10,12 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SiteFault
 from tasks.site.name_lists import some_names
 
 _MOST_GROUPS = 5
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from tasks.roc_glm.survivor import FloatArray
 from tasks.roc_glm.xgboost_rule import XGBoostRule, read_rule
 from tasks.site.faults import SiteFault
 
-FloatArray = NDArray[np.float64]
 Kind = Literal["logistic", "linear", "xgboost"]
 
 FORMAT = "fedapp-score-model"

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tasks.roc_glm.score_model import LinearRule, ScoreModel, score_quantiles
 from tasks.roc_glm.xgboost_rule import read_rule
-
-FloatArray = NDArray[np.float64]
 
 
 def from_sklearn_logistic(

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from tasks.roc_glm.config import RocGlmConfig
-from tasks.roc_glm.rows import FloatArray, LabelCoding, RocRows, read_rows
+from tasks.roc_glm.rows import LabelCoding, RocRows, read_rows
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.sensitivity import SensitivityEstimate, estimate_sensitivity
+from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SiteFault
-
-FloatArray = NDArray[np.float64]
 
 OBJECTIVE = "binary:logistic"
 MOST_NODES = 5_000_000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SMALL_SITE = "small-site"
+"""Code of the fault of a site that has fewer rows than the privacy level asks for."""
+
 
 class SiteFault(Exception):
     """A fault that a site may tell the server.

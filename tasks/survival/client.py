@@ -14,7 +14,7 @@ from flwr.app import Message
 from tasks.privacy.client import MOST_CLIENTS
 from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
 from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.config import SurvivalConfig
@@ -124,7 +124,7 @@ class SurvivalSite:
         training, evaluation = split(data, test_fraction=config.test_fraction, rng=rng)
         if len(training) < config.privacy_level:
             raise SiteFault(
-                "small-site",
+                SMALL_SITE,
                 f"fewer than survival.privacy-level = {config.privacy_level} training rows",
             )
         return cls(name, data_set, training, evaluation, config, seed, noise_seed)

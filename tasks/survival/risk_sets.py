@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SMALL_SITE, SiteFault
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -341,6 +341,6 @@ def _refuse_small_site(rows: int, privacy_level: int) -> None:
         raise ValueError(f"privacy-level must be at least 1, got {privacy_level}")
     if rows < privacy_level:
         raise SiteFault(
-            "small-site",
+            SMALL_SITE,
             f"{rows} rows: privacy-level asks for at least {privacy_level} behind every sum",
         )
