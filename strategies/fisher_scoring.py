@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
 from strategies.fisher_result import COEFFICIENTS, FisherResult, Iteration
+from strategies.fisher_settings import initial_coefficients, refuse_settings
 from strategies.membership import Refused
+from strategies.without_rounds import WithoutEvaluation
 from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
 from tasks.glm.messages import (
     FISHER,
@@ -26,12 +26,11 @@ from tasks.glm.messages import (
     is_finite,
 )
 from tasks.glm.scoring import Criterion, FisherIteration, Iterate
-from tasks.privacy.mechanisms import is_number
 
 FISHER_DISCLOSURES = {FISHER: Disclosure("fisher", FisherRequest.reveals, FisherReply.reveals)}
 
 
-class FisherScoring(Strategy):
+class FisherScoring(WithoutEvaluation):
     """Maximum-likelihood fit of a generalized linear model on rows spread over sites.
 
     The score vector V, the information I and the deviance are sums over rows, so their sums over
@@ -116,7 +115,7 @@ class FisherScoring(Strategy):
         feature_names: Iterable[str] | None = None,
         after_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
-        _refuse_settings(
+        refuse_settings(
             family=(family, tuple(self.families)),
             criterion=criterion,
             tolerance=tolerance,
@@ -248,18 +247,6 @@ class FisherScoring(Strategy):
             arrays[COEFFICIENTS] = Array(iteration.coefficients)
         return arrays, metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Address nobody: the deviance came with the sums."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return None."""
-        return None
-
     def summary(self) -> None:
         """Log how the strategy is set up."""
         log(INFO, "\t├──> Family: %s", self.family)
@@ -358,7 +345,7 @@ class FisherScoring(Strategy):
         self.cohort = Cohort(exchange, min_sites=self.min_sites, feature_names=self.feature_names)
         self._num_rounds, self._timeout = num_rounds, timeout
         self.history = []
-        self._new_iteration(_initial_coefficients(initial), rounds=0)
+        self._new_iteration(initial_coefficients(initial), rounds=0)
 
     def _new_iteration(self, start: FloatArray | None, *, rounds: int) -> FisherIteration:
         self._iteration = FisherIteration(
@@ -388,36 +375,3 @@ class FisherScoring(Strategy):
 
     def _coefficient_names(self, number: int) -> tuple[str, ...]:
         return self.cohort.feature_names or tuple(f"x{i}" for i in range(1, number + 1))
-
-
-def _refuse_settings(
-    *,
-    family: tuple[str, tuple[str, ...]],
-    criterion: str,
-    tolerance: float,
-    rounding: float,
-    min_sites: int,
-) -> None:
-    criteria = get_args(Criterion)
-    faults = [
-        f"{name} = {value!r}: must be one of {', '.join(allowed)}"
-        for name, value, allowed in (("family", *family), ("criterion", criterion, criteria))
-        if value not in allowed
-    ]
-    if not (is_number(tolerance) and tolerance > 0):
-        faults.append(f"tolerance = {tolerance!r}: must be a finite number > 0")
-    if not (is_number(rounding) and rounding >= 0):
-        faults.append(f"rounding = {rounding!r}: must be a finite number >= 0")
-    if type(min_sites) is not int or min_sites < 1:
-        faults.append(f"min_sites = {min_sites!r}: must be a whole number >= 1")
-    if faults:
-        raise ValueError("; ".join(faults))
-
-
-def _initial_coefficients(arrays: ArrayRecord | None) -> FloatArray | None:
-    if not arrays:
-        return None
-    values = [array.numpy() for array in arrays.values()]
-    if len(values) != 1 or values[0].ndim != 1 or not np.isfinite(values[0]).all():
-        raise ValueError("initial_arrays: must be one vector of finite numbers")
-    return np.asarray(values[0], dtype=np.float64)

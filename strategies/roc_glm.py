@@ -4,53 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from logging import INFO, WARNING
+from logging import INFO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from strategies.all_parties import AllParties
-from strategies.exchange import Exchange, TooFewSites
+from strategies.exchange import Exchange
 from strategies.fisher_result import COEFFICIENTS, Iteration
 from strategies.membership import Refused
-from strategies.roc_glm_checks import check_exact_sums, check_release
+from strategies.roc_glm_checks import check_exact_sums
+from strategies.roc_glm_first_step import RocGlmFirstStep
 from strategies.roc_glm_fisher import AFTER_RELEASE, RocGlmFisher
 from strategies.roc_glm_release import (
-    LEAST_MASKED,
     PooledRelease,
-    plan_release,
-    pool_clear,
-    pool_masked,
-    read_facts,
     survivors_of,
 )
 from strategies.roc_glm_result import PositiveSums, RocGlmResult, RoundsFit, roc_glm_disclosures
-from strategies.without_rounds import WithoutRounds, unused_arguments
+from strategies.without_rounds import unused_arguments
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import require_both_classes
 from tasks.roc_glm.counts_messages import COUNTS, CountsReply, CountsRequest
-from tasks.roc_glm.messages import (
-    RELEASE,
-    RELEASE_STEP,
-    MaskedReply,
-    ReleaseReply,
-    ReleaseRequest,
-)
 from tasks.roc_glm.noisy_scores import validate_noisy_scores
 from tasks.roc_glm.probit import require_existence
 from tasks.roc_glm.score_model import ScoreModel
-from tasks.roc_glm.site_state import run_name
 from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
-from tasks.secure.roster import Roster
-from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart
 from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
 
 
-class RocGlm(WithoutRounds):
+class RocGlm(RocGlmFirstStep):
     """Validation of a binary classifier by the distributed ROC-GLM, after sites were introduced.
 
     Steps, each one exchange but the iterations of Fisher scoring, which are one each:
@@ -119,17 +105,12 @@ class RocGlm(WithoutRounds):
         rng: np.random.Generator | None = None,
         after_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
+        super().__init__(config=config, sites=sites, model=model)
+        self.min_sites = min_sites
+        self.rng = rng or np.random.default_rng()
         self.fisher = RocGlmFisher(
             config=config, min_sites=min_sites, after_iteration=after_iteration
         )
-        self.config = config
-        self.min_sites = min_sites
-        self.bundles = {name: part.key_bundle for name, part in sites.items()}
-        self.facts = read_facts(sites)
-        self.plan = plan_release(config, self.facts, model)
-        self.rng = rng or np.random.default_rng()
-        self.roster: Roster | None = None
-        self._left_out: list[str] = []
 
     def start(
         self,
@@ -188,26 +169,7 @@ class RocGlm(WithoutRounds):
             sums = self.gather_counts(exchange, pooled)
         return self._result(self.estimate(pooled, by_rounds, sums), pooled, by_rounds, sums)
 
-    # The steps --------------------------------------------------------------------------------
-
-    def gather_release(self, exchange: Exchange) -> PooledRelease:
-        """Step 1, ``release``: pool what the sites release of their survivor functions."""
-        while True:
-            nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
-            read = self._ask_release(exchange, list(nodes))
-            lost = [name for name in nodes if name not in read]
-            if not lost:
-                break
-            self._go_on_without(exchange, lost, left=len(read))
-            exchange.exclude(nodes[name] for name in lost)
-            if self.roster is None:
-                break
-        if self.roster is None:
-            clear = {name: reply for name, reply in read.items() if isinstance(reply, ReleaseReply)}
-            return pool_clear(self.plan, clear, self.facts)
-        masked = [reply.masked for reply in read.values() if isinstance(reply, MaskedReply)]
-        sums = unmask_sum(masked, roster=self.roster, step=RELEASE_STEP)
-        return pool_masked(self.plan, sums, self.facts, self.roster.names)
+    # The steps after the first -------------------------------------------------------------------
 
     def fit_by_rounds(
         self, exchange: Exchange, pooled: PooledRelease, num_rounds: int | None = None
@@ -290,54 +252,6 @@ class RocGlm(WithoutRounds):
         return replace(validation, fit=by_rounds.fit, no_fit=by_rounds.no_fit)
 
     # Parts of the steps -----------------------------------------------------------------------
-
-    def _ask_release(
-        self, exchange: Exchange, names: list[str]
-    ) -> dict[str, ReleaseReply | MaskedReply]:
-        plan = self.plan
-        if self.config.masks_sums:
-            self.roster = Roster.from_bundles(
-                [self.bundles[name] for name in names], run=run_name(exchange.run.run_id)
-            )
-        relayed = self.roster.to_bytes() if self.roster is not None else b""
-        request = ReleaseRequest(plan.cuts, plan.is_probability, plan.sensitivity, relayed)
-
-        def parse(message: Message) -> ReleaseReply | MaskedReply:
-            """Read a reply, and refuse another than was asked for or one that cannot be."""
-            if self.config.masks_sums:
-                return MaskedReply.from_record(message.content)
-            reply = ReleaseReply.from_record(message.content)
-            name = exchange.name_of(message.metadata.src_node_id)
-            check_release(plan, reply, self.facts[name])
-            return reply
-
-        content = request.to_record()
-        messages = [
-            Message(content, dst_node_id=node, message_type=RELEASE)
-            for node in exchange.get_node_ids()
-        ]
-        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
-
-    def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int) -> None:
-        """Note who is lost, or end the run."""
-        if self.config.masks_sums and (why := self._why_not_again(left)):
-            raise TooFewSites(
-                f"release: no usable answer of {some_names(lost)}, so the masked sum cannot be "
-                f"opened; {why}",
-                list(exchange.faults),
-            )
-        self._left_out += lost
-        log(WARNING, "%s: lost, the run goes on without", some_names(lost))
-
-    def _why_not_again(self, left: int) -> str:
-        """Why a masked sum is not asked for again of the sites that are left, or nothing."""
-        if self.config.secure:
-            return "noise that is shared between sites is not drawn anew: begin a new run"
-        if self.config.drop_outs != "semi-honest-server":
-            return "roc-glm.drop-outs = 'semi-honest-server' would repeat it without them"
-        if left < LEAST_MASKED:
-            return f"{left} sites are left, {LEAST_MASKED} needed"
-        return ""
 
     def _refuse_settings(self, num_rounds: int | None, faults: list[str]) -> None:
         if num_rounds is not None and (type(num_rounds) is not int or num_rounds < 2):

@@ -9,7 +9,23 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 
-class WithoutRounds(Strategy):
+class WithoutEvaluation(Strategy):
+    """A Strategy whose sites evaluate nothing: what there is to know comes with training."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address nobody."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return None."""
+        return None
+
+
+class WithoutRounds(WithoutEvaluation):
     """A Strategy whose ``start`` makes its own exchanges: no rounds of training and evaluation."""
 
     def configure_train(
@@ -23,18 +39,6 @@ class WithoutRounds(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return nothing."""
         return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Address nobody."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return None."""
-        return None
 
 
 def unused_arguments(strategy: Strategy, **arguments: object) -> list[str]:
