@@ -16,6 +16,7 @@ from fedapp.hosted_sites import each_hosted_site
 from tasks.site.client import answering_faults, introduce
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.vertical_xgboost.answering import answering_once
 
 if TYPE_CHECKING:
     from tasks.roc_glm.client import RocGlmSite
@@ -119,7 +120,7 @@ def roc_glm_fisher(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_labels")
-@answering_faults
+@answering_once
 def vertical_labels(message: Message, context: Context) -> Message:
     """Tell the other parties, sealed, whose labels this one owns; sum its labels under masks."""
     from tasks.vertical_xgboost import client
@@ -128,7 +129,7 @@ def vertical_labels(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_buckets")
-@answering_faults
+@answering_once
 def vertical_buckets(message: Message, context: Context) -> Message:
     """Tell each label owner, sealed, the buckets of its rows."""
     from tasks.vertical_xgboost import client
@@ -137,7 +138,7 @@ def vertical_buckets(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_histograms")
-@answering_faults
+@answering_once
 def vertical_histograms(message: Message, context: Context) -> Message:
     """Sum gradients for every open node and candidate, encrypted for split clients."""
     from tasks.vertical_xgboost import level_client
@@ -146,7 +147,7 @@ def vertical_histograms(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_aggregate")
-@answering_faults
+@answering_once
 def vertical_aggregate(message: Message, context: Context) -> Message:
     """Add up the owners' encrypted sums for this party's columns."""
     from tasks.vertical_xgboost import level_client
@@ -155,7 +156,7 @@ def vertical_aggregate(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_decide")
-@answering_faults
+@answering_once
 def vertical_decide(message: Message, context: Context) -> Message:
     """Decrypt totals and offer the best gain of each source."""
     from tasks.vertical_xgboost import level_client
@@ -164,7 +165,7 @@ def vertical_decide(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_finish")
-@answering_faults
+@answering_once
 def vertical_finish(message: Message, context: Context) -> Message:
     """Keep this party's part of the model."""
     from tasks.vertical_xgboost import client
@@ -173,7 +174,7 @@ def vertical_finish(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_trim")
-@answering_faults
+@answering_once
 def vertical_trim(message: Message, context: Context) -> Message:
     """Keep fewer trees of this party's part of the model."""
     from tasks.vertical_xgboost import client
@@ -182,7 +183,7 @@ def vertical_trim(message: Message, context: Context) -> Message:
 
 
 @app.query("vertical_stop")
-@answering_faults
+@answering_once
 def vertical_stop(message: Message, context: Context) -> Message:
     """Forget the keys of a run that ended without a model."""
     from tasks.vertical_xgboost import client

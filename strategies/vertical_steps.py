@@ -53,7 +53,10 @@ def gather_histograms(
         contents,
         HISTOGRAMS,
         lambda content: HistogramsReply.from_record(
-            content, shapes=shapes, protection=config.shares_protection
+            content,
+            shapes=shapes,
+            protection=config.shares_protection,
+            has_refusals=config.has_refusals and told_here,
         ),
         step="histograms",
     )
@@ -85,6 +88,7 @@ def add_up(training: Training, level: Level, replies: Mapping[str, HistogramsRep
             content,
             shape=shapes[name],
             has_order=level.shuffle,
+            has_refusals=config.has_refusals,
             protection=config.sums_protection,
         ),
         step="aggregate",
@@ -136,6 +140,7 @@ def gather_offers(
             parties=training.names,
             are_last=level.are_last,
             may_prune=may_prune,
+            gamma=training.config.gamma,
         ),
         step="decide",
     )

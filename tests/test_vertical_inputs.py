@@ -31,7 +31,7 @@ from tasks.vertical_xgboost.protected_sums import LevelShape, PaillierSums
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 from tests.paillier_keys import weak_key
 from tests.vertical_frames import cut, random_frame
-from tests.vertical_runs import assert_same, central_fit, run
+from tests.vertical_runs import MARK_OF_THE_END, assert_same, central_fit, run
 
 SMALL: dict[str, Any] = {"max_depth": 2, "num_trees": 1, "max_bin": 4}
 
@@ -66,7 +66,7 @@ def refusal(
     assert heard == [reason] * len(frames)
     assert RunFolder.open(result.run_folder).read().status["reason"] == reason
     for context in grids[0].contexts.values():
-        assert not list(context.state)
+        assert list(context.state) == MARK_OF_THE_END
     return reason
 
 

@@ -17,7 +17,14 @@ from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.protected_sums import PaillierSums
 from tasks.vertical_xgboost.trim_message import TRIM
 from tests.vertical_frames import cut, random_frame
-from tests.vertical_runs import assert_same, central_fit, draw_known_keys, record, run
+from tests.vertical_runs import (
+    MARK_OF_THE_END,
+    assert_same,
+    central_fit,
+    draw_known_keys,
+    record,
+    run,
+)
 
 BOTH = ("binary:logistic", "reg:squarederror")
 
@@ -266,7 +273,7 @@ def test_state_of_a_party_is_compact_and_forgotten(tmp_path: Path) -> None:
     assert recorded.result.summary["status"] == "ok"
     assert 0 < max(recorded.state_bytes.values()) < 2_000_000
     for context in recorded.grid.contexts.values():
-        assert not list(context.state)
+        assert list(context.state) == MARK_OF_THE_END
 
 
 @pytest.mark.parametrize(

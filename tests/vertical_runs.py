@@ -26,6 +26,8 @@ from tests.paillier_keys import weak_key
 
 Value = bool | int | float | str
 TASK = "vertical-xgboost"
+MARK_OF_THE_END = ["vertical-stopped"]
+"""All that a node's state holds once its part of a run has ended."""
 
 
 def run(

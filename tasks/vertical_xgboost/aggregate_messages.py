@@ -22,10 +22,13 @@ from tasks.vertical_xgboost.message_parts import (
     array_record,
     as_bytes,
     as_whole,
+    check_refused,
     put_sealed,
     put_seconds,
+    read_refused,
     read_sealed,
     read_seconds,
+    whole_numbers,
 )
 
 AGGREGATE = "query.vertical_aggregate"
@@ -94,7 +97,7 @@ def read_order(content: RecordDict) -> NextOrder | None:
     record = content.array_records.get("order")
     if record is None:
         return None
-    order = record["order"].numpy().astype(np.intp)
+    order = whole_numbers(record["order"].numpy(), "order")
     if not np.array_equal(np.sort(order), np.arange(len(order))):
         raise ValueError("not an order")
     return NextOrder(order, read_sealed(content, SEALED_ORDERS))
@@ -182,7 +185,13 @@ class AggregateReply:
 
     @classmethod
     def from_record(
-        cls, content: RecordDict, *, shape: tuple[int, int], has_order: bool, protection: Protection
+        cls,
+        content: RecordDict,
+        *,
+        shape: tuple[int, int],
+        has_order: bool,
+        has_refusals: bool,
+        protection: Protection,
     ) -> AggregateReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -192,15 +201,17 @@ class AggregateReply:
         shape : (1 + candidates, nodes)
         has_order : bool
             Whether the source draws an order for the next level.
+        has_refusals : bool
+            Whether it tells refusals of ``min-instances``.
         protection : str
             Of the total.
         """
         refused = None
         record = content.array_records.get("refused")
         if record is not None:
-            refused = record["refused"].numpy().astype(np.bool_)
-            if refused.shape != shape:
-                raise MalformedReply("refused: must be one flag a candidate and node")
+            refused = read_refused(record).get("refused")
+        found = {} if refused is None else {"refused": refused}
+        check_refused(found, {"refused": shape}, expected=has_refusals)
         following = read_order(content)
         if (len(following.order) if following else None) != (shape[0] - 1 if has_order else None):
             raise MalformedReply("order: must be one of all candidates, where it is drawn")

@@ -68,6 +68,13 @@ class CandidateLayout:
             tuple(feature.has_missing for feature in buckets),
         )
 
+    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Both tuples as arrays, as they travel."""
+        return {
+            "num-buckets": np.array(self.num_buckets, dtype=np.int32),
+            "has-missing": np.array(self.has_missing, dtype=np.bool_),
+        }
+
     @property
     def num_features(self) -> int:
         """Number of features."""

@@ -18,6 +18,7 @@ from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost import set_up, site_state
 from tasks.vertical_xgboost.aggregate_messages import FIRST_ORDER
+from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.heard import hear_decisions, open_all
 from tasks.vertical_xgboost.messages import (
     BUCKETS_STEP,
@@ -41,6 +42,7 @@ from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
+from tasks.vertical_xgboost.told_numbers import check_base_margin, check_label_exponent
 from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
@@ -57,14 +59,15 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
         label_exponent=exponent,
         paillier=secrets.paillier_bundle().to_bytes(),
     )
-    site_state.expect_next(context, "labels")
+    if not site_state.has_begun(context):
+        site_state.expect_next(context, "labels")
     return TaskPart(secrets.keys.public.to_bytes(), facts.to_facts())
 
 
 def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``labels``: own rows' places sealed for each other, sums of labels under masks."""
     site_state.expect(context, "labels")
-    request = LabelsRequest.from_record(message.content)
+    request = read_request(lambda: LabelsRequest.from_record(message.content))
     secrets = Secrets.known(context)
     peers = accept_peers(
         secrets,
@@ -73,6 +76,8 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
         paillier=request.paillier,
         split_clients=request.split_clients,
     )
+    own_labels = site.table.labels[site.table.owns]
+    check_label_exponent(request.label_exponent, own_labels, site.config)
     sums = set_up.label_sums(site.table, site.config, label_exponent=request.label_exponent)
     masked = secrets.mask(peers, sums, step=LABELS_STEP, two=site.config.allow_two_parties)
     owned = np.packbits(site.table.owns).tobytes()
@@ -80,6 +85,7 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     secrets.watch.add({"generate-key": secrets.seconds_of_drawing})
     reply = LabelsReply(sealed, masked, secrets.watch.seconds)
     store_peers(context, peers)
+    site_state.store_label_exponent(context, request.label_exponent)
     secrets.store()
     site_state.expect_next(context, "buckets")
     return Message(reply.to_record(), reply_to=message)
@@ -88,12 +94,18 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
 def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``buckets``: to each label owner the buckets of its rows, to the server counts."""
     site_state.expect(context, "buckets")
-    request = BucketsRequest.from_record(message.content)
+    request = read_request(lambda: BucketsRequest.from_record(message.content))
     secrets = Secrets.known(context)
     peers = known_peers(secrets)
     opened = open_all(secrets, peers, request.sealed, step=BUCKETS_STEP, sealed_at=LABELS_STEP)
     owners = set_up.owned_rows(opened, len(site.table.ids)) | {site.name: site.table.owns}
     set_up.check_owners(owners)
+    check_base_margin(
+        request.base_margin,
+        site.config,
+        label_exponent=site_state.known_label_exponent(context),
+        num_training=site.num_training,
+    )
     own, bucket_map = set_up.renumbered_columns(site.table, site.config)
     sealed = {
         name: secrets.seal(peers, name, bucket_map[:, owners[name]].tobytes(), step=BUCKETS_STEP)
@@ -127,7 +139,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
 def finish(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``finish``: hear the last decisions, keep the party's part of the model."""
     site_state.expect(context, "finish")
-    request = FinishRequest.from_record(message.content)
+    request = read_request(lambda: FinishRequest.from_record(message.content))
     secrets = Secrets.known(context)
     peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
@@ -146,16 +158,18 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
         run=secrets.run,
     )
     reply = FinishReply(metrics, secrets.watch.seconds)
-    site_state.forget(context)
     if request.decisions and site.config.early_stopping_rounds:
+        site_state.forget(context)
         site_state.expect_next(context, "trim")  # only now it comes out whether the last tree helps
+    else:
+        site_state.end(context)
     return Message(reply.to_record(), reply_to=message)
 
 
 def trim(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``trim``: keep fewer trees of the part of the model that ``finish`` wrote."""
     site_state.expect(context, "trim")
-    request = TrimRequest.from_record(message.content)
+    request = read_request(lambda: TrimRequest.from_record(message.content))
     trim_part(
         site.name,
         num_trees=request.trees_to_keep,
@@ -163,13 +177,13 @@ def trim(message: Message, site: VerticalSite, context: Context) -> Message:
         state_dir=site.state_dir,
         run=site_state.run_name(context.run_id),
     )
-    site_state.forget(context)
+    site_state.end(context)
     return Message(FinishReply().to_record(), reply_to=message)
 
 
 def stop(message: Message, context: Context) -> Message:
     """Answer ``stop``: say in the own log why the run ended, and forget its keys and rows."""
-    request = StopRequest.from_record(message.content)
+    request = read_request(lambda: StopRequest.from_record(message.content))
     log(WARNING, "the run ends without a model: %s", request.reason)
-    site_state.forget(context)
+    site_state.end(context)
     return Message(FinishReply().to_record(), reply_to=message)

@@ -88,7 +88,7 @@ class VerticalXGBoostConfig(BaseModel):
         Field(
             ge=0,
             description="a party refuses splits that leave it fewer own rows on a side (none is "
-            "allowed); above 0 trees differ from central ones",
+            "allowed); from 2 on trees differ from central ones",
         ),
     ] = 0
     base_score: Annotated[
@@ -156,6 +156,11 @@ class VerticalXGBoostConfig(BaseModel):
     def shares_protection(self) -> Protection:
         """How a party's shares are protected on their way to who adds them up."""
         return "sealed" if self.aggregator == "source" else self.sums_protection
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether label owners may refuse candidates: a side of one own row refuses nothing."""
+        return self.min_instances >= 2
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -21,7 +21,9 @@ from tasks.vertical_xgboost.message_parts import (
     Seconds,
     array_record,
     as_bytes,
+    as_whole,
     put_seconds,
+    read_refused,
     read_seconds,
 )
 
@@ -86,7 +88,7 @@ class DecideRequest:
 
     @classmethod
     def from_record(cls, content: RecordDict, *, protection: Protection) -> DecideRequest:
-        """Read the message's content; raises KeyError if it is malformed.
+        """Read the message's content; raises ValueError or KeyError if it is malformed.
 
         Parameters
         ----------
@@ -96,12 +98,11 @@ class DecideRequest:
         """
         totals = content.config_records[protected_name(protection, "totals")]
         at = content.config_records["decide"]
-        refused = content.array_records["refused"]
         return cls(
-            cast(int, at["tree"]),
-            cast(int, at["level"]),
-            {name: cast(bytes, value) for name, value in totals.items()},
-            {name: array.numpy().astype(np.bool_) for name, array in refused.items()},
+            as_whole(at["tree"]),
+            as_whole(at["level"]),
+            {name: as_bytes(value) for name, value in totals.items()},
+            read_refused(content.array_records["refused"]),
             protection,
             at["may-prune"] is True,
         )
@@ -185,6 +186,7 @@ class DecideReply:
         parties: Sequence[str],
         are_last: Sequence[bool],
         may_prune: bool = False,
+        gamma: float = 0.0,
     ) -> DecideReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -199,6 +201,8 @@ class DecideReply:
             For each node of the level, whether its children are leaves in any case.
         may_prune : bool
             As in the request.
+        gamma : float
+            Least gain of a split.
         """
         arrays = content.array_records["arrays"]
         told = [name for name in content.config_records if name.startswith(f"{SEALED_LEAVES}/")]
@@ -210,6 +214,7 @@ class DecideReply:
                 {kind: arrays[f"{kind}/{name}"].numpy() for kind in ("gains", "counts", "places")},
                 candidates=candidates[name],
                 nodes=len(are_last),
+                gamma=gamma,
             )
             pairs = [int(c) if last else 0 for c, last in zip(counts, are_last, strict=True)]
             leaves = [may_prune or not c for c in counts]
@@ -242,7 +247,7 @@ def _read_leaves(record: ConfigRecord, *, parties: Sequence[str], count: int) ->
 
 
 def _read_offers(
-    arrays: Mapping[str, NDArray[np.generic]], *, candidates: int, nodes: int
+    arrays: Mapping[str, NDArray[np.generic]], *, candidates: int, nodes: int, gamma: float
 ) -> tuple[FloatArray, IntpArray, IntpArray]:
     """Gains, counts and places of one source's offers; MalformedReply if they do not fit."""
     gains = reals(arrays, "gains")
@@ -256,6 +261,8 @@ def _read_offers(
         raise MalformedReply("counts: must add up to the places")
     if not np.isfinite(gains).all() or (gains[counts > 0] <= LEAST_GAIN).any():
         raise MalformedReply(f"gains: must be finite and above {LEAST_GAIN:g} where there is any")
+    if (gains[counts > 0] < gamma).any():
+        raise MalformedReply("gains: must be gamma or more where there is any")
     if gains[counts == 0].any():
         raise MalformedReply("gains: must be 0 where no candidate is eligible")
     if ((places < 0) | (places >= candidates)).any():

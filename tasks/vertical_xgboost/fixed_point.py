@@ -21,6 +21,9 @@ IntArray = NDArray[np.int64]
 SMALLEST_EXPONENT = -128
 """Exponent told by a party whose values are all zero, or that has none."""
 
+LARGEST_EXPONENT = 103
+"""Of first gradients where labels and base score are 1e30, with the headroom of later trees."""
+
 _WORD_BITS = 62
 
 
@@ -84,15 +87,14 @@ class FixedPointScale:
         Raises
         ------
         SiteFault
-            ``"outside-bound"`` with the count of values that are NaN or exceed the bound.
+            ``"outside-bound"`` if values are NaN or exceed the bound; not how many.
         """
         reals = np.asarray(values, dtype=np.float64)
-        outside = int(np.size(reals) - np.count_nonzero(np.abs(reals) <= self.bound))
-        if outside:
+        if not (np.abs(reals) <= self.bound).all():
             raise SiteFault(
                 "outside-bound",
-                f"{outside} values are NaN or exceed {self.bound:g} in absolute value; "
-                "a larger label-bound may be needed",
+                f"values are NaN or exceed {self.bound:g} in absolute value; a larger label-bound "
+                "may be needed",
             )
         whole: IntArray = np.rint(np.ldexp(reals, self.bits - self.exponent)).astype(np.int64)
         return whole

@@ -21,6 +21,15 @@ LEAST_GAIN = 1e-6
 """A gain must exceed this, whatever gamma is (XGBoost's kRtEps)."""
 
 
+def impossible_sums() -> SiteFault:
+    """The fault of decrypted sums that no rows give, in the same words whatever is wrong.
+
+    Too large, negative, or in a slot that must be empty: a server that adds numbers of its own to
+    the sums would learn of them from the difference.
+    """
+    return SiteFault("bad-sums", "decrypted sums that no rows of this run can give")
+
+
 @dataclass(frozen=True)
 class SplitRule:
     """What decides over splits and leaves.
@@ -83,11 +92,11 @@ def split_gains(left: IntArray, total: IntArray, rule: SplitRule) -> FloatArray:
     Raises
     ------
     SiteFault
-        ``"bad-sums"`` unless 0 <= H_L <= H everywhere.
+        As `impossible_sums`, unless 0 <= H_L <= H everywhere.
     """
     whole = total[..., np.newaxis, :]
     if np.any(left[..., 1] < 0) or np.any(left[..., 1] > whole[..., 1]):
-        raise SiteFault("bad-sums", "a decrypted sum of Hessians is negative or exceeds its node's")
+        raise impossible_sums()
     (g_left, h_left), (g_right, h_right) = rule.reals(left), rule.reals(whole - left)
     g_node, h_node = rule.reals(whole)
     allowed = (np.minimum(h_left, h_right) >= rule.min_child_weight) & (h_left > 0) & (h_right > 0)

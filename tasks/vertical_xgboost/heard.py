@@ -57,18 +57,19 @@ def hear_decisions(
     heard = []
     are_last = party.tree.are_last(nodes)
     for node, decision in enumerate(decisions):
+        _check_decision(party, decision)
         weights: tuple[float, ...] = ()
-        if decision.weights:
+        wanted = 1 if decision.is_leaf else 2 if are_last[node] else 0
+        if bool(decision.weights) != bool(wanted):
+            raise SiteFault("bad-request", "decisions: sealed weights where there must be none")
+        if wanted:
             step = leaves_step(
                 tree=tree, level=level, source=decision.source, node=node, place=decision.place
             )
             sender = peers.names[peers.split_clients[decision.source]]
             opened = secrets.open(peers, sender, decision.weights, step=step)
-            weights = tuple(np.frombuffer(opened, dtype=WEIGHT).tolist())
+            weights = _read_weights(opened, wanted, sender)
         source = -1 if decision.is_leaf else decision.source
-        wanted = 1 if decision.is_leaf else 2 if are_last[node] else 0
-        if len(weights) != wanted or not np.isfinite(weights).all():
-            raise SiteFault("bad-request", "weights of leaves that do not fit the decision")
         heard.append(Decision(source, decision.candidate, weights))
     if not party.hear(heard):
         return None
@@ -79,3 +80,24 @@ def hear_decisions(
         step=metrics_step(tree),
         two=party.config.allow_two_parties,
     )
+
+
+def _check_decision(party: Party, decision: SealedDecision) -> None:
+    if not 0 <= decision.source < len(party.layouts):
+        raise SiteFault("bad-request", "decisions: of a source that is no party")
+    if decision.is_leaf:
+        fits = decision.candidate == decision.place == -1
+    else:
+        known = range(party.candidates_of(decision.source))
+        fits = decision.candidate in known and decision.place in known
+    if not fits:
+        raise SiteFault("bad-request", "decisions: of a candidate that its source does not have")
+
+
+def _read_weights(opened: bytes, wanted: int, sender: str) -> tuple[float, ...]:
+    weights: tuple[float, ...] = ()
+    if len(opened) == wanted * WEIGHT.itemsize:
+        weights = tuple(np.frombuffer(opened, dtype=WEIGHT).tolist())
+    if not weights or not np.isfinite(weights).all():
+        raise SiteFault("bad-request", f"{sender}: the weights that it sealed for leaves are none")
+    return weights

@@ -19,6 +19,7 @@ from tasks.vertical_xgboost.aggregate_messages import (
     share_step,
     split_share,
 )
+from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -29,10 +30,14 @@ from tasks.vertical_xgboost.decide_messages import (
     leaves_step,
 )
 from tasks.vertical_xgboost.heard import WEIGHT, hear_decisions, open_all
-from tasks.vertical_xgboost.level_messages import HistogramsReply, HistogramsRequest
-from tasks.vertical_xgboost.message_parts import Sealed
+from tasks.vertical_xgboost.level_messages import (
+    HistogramsReply,
+    HistogramsRequest,
+    StartOfTraining,
+)
+from tasks.vertical_xgboost.message_parts import Sealed, check_refused
 from tasks.vertical_xgboost.messages import BUCKETS_STEP
-from tasks.vertical_xgboost.own_order import ORDER, draw_order
+from tasks.vertical_xgboost.own_order import draw_order, read_order_of
 from tasks.vertical_xgboost.party import Party
 from tasks.vertical_xgboost.party_arrays import (
     columns_from_arrays,
@@ -49,22 +54,24 @@ from tasks.vertical_xgboost.protected_sums import (
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 from tasks.vertical_xgboost.split_client import node_offers
+from tasks.vertical_xgboost.told_numbers import check_gradient_exponent
 
 
 def histograms(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``histograms``: move own rows down, sum up the next level for every source."""
-    request = HistogramsRequest.from_record(message.content)
+    request = read_request(lambda: HistogramsRequest.from_record(message.content))
     tree, level = request.tree, request.level
     site_state.expect(context, f"histograms-{tree}-{level}")
     secrets = Secrets.known(context)
     peers = known_peers(secrets)
-    orders = dict(request.orders)
-    if site.config.aggregator == "source":
-        orders = _told_orders(request, secrets, peers, context)
+    if (request.start is None) != ((tree, level) != (0, 0)):
+        raise SiteFault("bad-request", "bucket maps must come with the first level, and only then")
+    step, metrics = FIRST_ORDER, None
     if request.start is not None:
-        party, metrics = _begin(request, secrets, peers, site.config, context), None
+        party = _begin(request.start, secrets, peers, site.config, context)
     else:
         party = party_from_arrays(site_state.known_arrays(context), site.config)
+        step = order_step(len(party.finished), party.tree.depth)
         metrics = hear_decisions(party, request.decisions, secrets, peers)
     if (len(party.finished), party.tree.depth) != (tree, level):
         raise SiteFault("out-of-order", f"tree {tree}, level {level}: not the next one here")
@@ -72,6 +79,7 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
         party.begin_level(request.nodes)
     except ValueError as error:
         raise SiteFault("bad-request", str(error)) from None
+    orders = _orders(request, secrets, peers, site, context, step=step)
     reply = _level_reply(party, request, orders, secrets, peers, site, metrics)
     site_state.store_arrays(context, party_to_arrays(party))
     secrets.store()
@@ -82,7 +90,7 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
 
 def aggregate(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``aggregate``: as source, add up what the owners sealed, without reading it."""
-    request = AggregateRequest.from_record(message.content)
+    request = read_request(lambda: AggregateRequest.from_record(message.content))
     tree, level = request.tree, request.level
     site_state.expect(context, f"aggregate-{tree}-{level}")
     secrets = Secrets.known(context)
@@ -120,19 +128,21 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
 
 def decide(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``decide``: decrypt totals, find the best candidates, seal weights of leaves."""
-    request = DecideRequest.from_record(message.content, protection=site.config.sums_protection)
+    protection = site.config.sums_protection
+    request = read_request(
+        lambda: DecideRequest.from_record(message.content, protection=protection)
+    )
     tree, level = request.tree, request.level
     site_state.expect(context, f"decide-{tree}-{level}")
     secrets = Secrets.known(context)
     peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
-    offers = {}
-    for name, total in request.totals.items():
-        source = peers.names.index(name)
-        if peers.split_clients[source] != peers.place:
-            raise SiteFault("bad-request", f"{name}: its sums are decrypted elsewhere")
-        offers[name] = _offers(party, source, total, request, sums, secrets, peers)
+    sources = _sources_to_decrypt(party, request, peers)
+    offers = {
+        name: _offers(party, source, request, sums, secrets, peers)
+        for name, source in sources.items()
+    }
     reply = DecideReply(offers, secrets.watch.seconds)
     secrets.store()
     site_state.expect_next(context, *_following(tree, level))
@@ -143,19 +153,20 @@ def decide(message: Message, site: VerticalSite, context: Context) -> Message:
 
 
 def _begin(
-    request: HistogramsRequest,
+    start: StartOfTraining,
     secrets: Secrets,
     peers: Peers,
     config: VerticalXGBoostConfig,
     context: Context,
 ) -> Party:
-    start = request.start
-    assert start is not None
     arrays = site_state.known_arrays(context)
     opened = open_all(secrets, peers, start.sealed, step="histograms", sealed_at=BUCKETS_STEP)
     own = columns_from_arrays(arrays)
     if len(start.layouts) != len(peers.names) or start.layouts[peers.place] != own.layout:
         raise SiteFault("bad-request", "the layout of candidates is not the one that was told")
+    labels = arrays["labels"].astype(np.float64)
+    base_margin = float(arrays["base-margin"].astype(np.float64)[0])
+    check_gradient_exponent(start.gradient_exponent, labels, base_margin, config)
     maps = set_up.read_maps(opened, start.layouts, peers.names, num_rows=len(arrays["labels"]))
     return set_up.new_party(
         arrays,
@@ -167,27 +178,55 @@ def _begin(
     )
 
 
+def _sources_to_decrypt(party: Party, request: DecideRequest, peers: Peers) -> dict[str, int]:
+    """Places of the sources in a request, which must be those that the party decrypts for."""
+    own = [at for at, client in enumerate(peers.split_clients) if client == peers.place]
+    sources = {peers.names[at]: at for at in own}
+    if set(request.totals) != set(sources):
+        raise SiteFault("bad-request", "totals: must be of the sources that this one decrypts for")
+    nodes = len(party.level)
+    shapes = {name: (1 + party.candidates_of(at), nodes) for name, at in sources.items()}
+    read_request(lambda: check_refused(request.refused, shapes, expected=party.config.has_refusals))
+    return sources
+
+
 def _following(tree: int, level: int) -> list[str]:
     """Steps that may come when a level is done."""
     return [f"histograms-{tree}-{level + 1}", f"histograms-{tree + 1}-0", "finish"]
 
 
-def _told_orders(
-    request: HistogramsRequest, secrets: Secrets, peers: Peers, context: Context
+def _orders(
+    request: HistogramsRequest,
+    secrets: Secrets,
+    peers: Peers,
+    site: VerticalSite,
+    context: Context,
+    *,
+    step: str,
 ) -> dict[str, IntpArray]:
-    """Orders of this level that sources sealed when the last one was done, and the own one."""
-    step = FIRST_ORDER
-    if request.start is None:
-        numbers = site_state.known_arrays(context)["numbers"].tolist()
-        step = order_step(int(numbers[4]), int(numbers[2]))
+    """Secret orders of this level: told, or sealed by sources when the last level was done."""
+    by_source = site.config.aggregator == "source"
+    own = peers.names[peers.place]
+    others = {
+        name
+        for name, client in zip(peers.names, peers.split_clients, strict=True)
+        if client != peers.place and site.config.shuffle and not (by_source and name == own)
+    }
+    told, absent = (
+        (request.sealed_orders, request.orders)
+        if by_source
+        else (request.orders, request.sealed_orders)
+    )
+    if set(told) != others or absent:
+        raise SiteFault("bad-request", "orders: not of the sources whose order is told here")
+    if not by_source:
+        return dict(request.orders)
     orders = {
-        name: np.frombuffer(secrets.open(peers, name, sealed, step=step), dtype=ORDER).astype(
-            np.intp
-        )
+        name: read_order_of(name, secrets.open(peers, name, sealed, step=step))
         for name, sealed in request.sealed_orders.items()
     }
-    if orders or site_state.has_order(context):
-        orders[peers.names[peers.place]] = site_state.known_order(context)
+    if site.config.shuffle:
+        orders[own] = site_state.known_order(context)
     return orders
 
 
@@ -207,8 +246,11 @@ def _open_shares(
     for owner, name in enumerate(peers.names):
         step = share_step(request.tree, request.level)
         payload = secrets.open(peers, name, request.sealed[name], step=step)
+        size = (1 + shape.candidates, shape.nodes)
         try:
-            shares[owner], mask = split_share(payload, (1 + shape.candidates, shape.nodes))
+            shares[owner], mask = split_share(payload, size)
+            told = {} if mask is None else {name: mask}
+            check_refused(told, {name: size}, expected=site.config.has_refusals)
         except ValueError:
             raise SiteFault("bad-request", f"{name}: a share of another form") from None
         if mask is None:
@@ -234,14 +276,15 @@ def _level_reply(
     refused = {}
     for source, name in enumerate(peers.names):
         decrypts = peers.split_clients[source] == peers.place
-        order = _order_for(party, source, orders.get(name), decrypts=decrypts)
+        # None: in its own numbering, which the one who decrypts packs in.
+        order = _checked_order(party, source, name, orders.get(name))
         shares[name] = sums.share(
             own.of(source, order),
             rows=party.num_training,
             key=secrets.paillier if decrypts else peers.paillier[peers.split_clients[source]],
             single=decrypts and site.config.shuffle,
         )
-        mask = own.refused(source, order) if site.config.min_instances >= 2 else None
+        mask = own.refused(source, order) if site.config.has_refusals else None
         if site.config.aggregator == "source":
             step = share_step(request.tree, request.level)
             payload = join_share(shares[name], mask)
@@ -252,24 +295,19 @@ def _level_reply(
     return HistogramsReply(shares, refused, protection, metrics, secrets.watch.seconds)
 
 
-def _order_for(
-    party: Party, source: int, order: IntpArray | None, *, decrypts: bool
+def _checked_order(
+    party: Party, source: int, name: str, order: IntpArray | None
 ) -> IntpArray | None:
-    """The order in which a source's candidates are packed; None: in its own numbering."""
-    if decrypts or not party.config.shuffle:
-        if order is not None:
-            raise SiteFault("bad-request", "an order of candidates that must not be told here")
-        return None
+    """An order of a source's candidates; SiteFault with the source's name if it is none."""
     count = party.candidates_of(source)
-    if order is None or not np.array_equal(np.sort(order), np.arange(count)):
-        raise SiteFault("bad-request", "an order of candidates that is none")
+    if order is not None and not np.array_equal(np.sort(order), np.arange(count)):
+        raise SiteFault("bad-request", f"{name}: the order told of its candidates is none")
     return order
 
 
 def _offers(
     party: Party,
     source: int,
-    total: bytes,
     request: DecideRequest,
     sums: ProtectedSums,
     secrets: Secrets,
@@ -278,9 +316,10 @@ def _offers(
     name, are_last = peers.names[source], party.tree.are_last(party.level)
     shape = LevelShape(party.candidates_of(source), len(party.level))
     refused = request.refused.get(name)
-    if refused is not None and refused.shape != (1 + shape.candidates, shape.nodes):
-        raise SiteFault("bad-request", "refusals that do not fit the level")
-    found = sums.read(total, shape, key=secrets.paillier, refused=refused)
+    adder = name if party.config.aggregator == "source" else "the server"
+    found = sums.read(
+        request.totals[name], shape, key=secrets.paillier, sender=adder, refused=refused
+    )
     judged = node_offers(
         found, party.rule, are_last=are_last, may_prune=request.may_prune, refused=refused
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -22,13 +22,19 @@ from tasks.vertical_xgboost.message_parts import (
     Seconds,
     array_record,
     as_bytes,
+    as_list,
     as_whole,
+    check_refused,
     put_masked,
     put_sealed,
     put_seconds,
+    read_exponent,
+    read_layout,
     read_masked,
+    read_refused,
     read_sealed,
     read_seconds,
+    whole_numbers,
 )
 
 HISTOGRAMS = "query.vertical_histograms"
@@ -87,12 +93,14 @@ def put_decisions(content: RecordDict, decisions: tuple[SealedDecision, ...]) ->
 
 
 def read_decisions(content: RecordDict) -> tuple[SealedDecision, ...]:
-    """Decisions of a message."""
-    numbers = content.array_records["decisions"]["decisions"].numpy().tolist()
-    sealed = cast(list[bytes], content.config_records[SEALED_LEAVES]["weights"])
+    """Decisions of a message; ValueError or KeyError if they are malformed."""
+    numbers = content.array_records["decisions"]["decisions"].numpy()
+    sealed = as_list(content.config_records[SEALED_LEAVES]["weights"])
     return tuple(
-        SealedDecision(int(source), int(candidate), int(place), weights)
-        for (source, candidate, place), weights in zip(numbers, sealed, strict=True)
+        SealedDecision(source, candidate, place, as_bytes(weights))
+        for (source, candidate, place), weights in zip(
+            whole_numbers(numbers, "decisions", ndim=2).tolist(), sealed, strict=True
+        )
     )
 
 
@@ -139,15 +147,13 @@ class HistogramsRequest:
         put_sealed(content, self.sealed_orders, SEALED_ORDERS)
         if self.start is not None:
             start = self.start
-            buckets = [np.array(la.num_buckets, dtype=np.int32) for la in start.layouts]
-            missing = [np.array(la.has_missing, dtype=np.bool_) for la in start.layouts]
             put_sealed(content, start.sealed)
             content["start"] = ConfigRecord({"gradient-exponent": start.gradient_exponent})
             content["layouts"] = array_record(
                 {
-                    f"{n}/{at}": a
-                    for at, pair in enumerate(zip(buckets, missing, strict=True))
-                    for n, a in zip(("num-buckets", "has-missing"), pair, strict=True)
+                    f"{name}/{at}": array
+                    for at, layout in enumerate(start.layouts)
+                    for name, array in layout.to_arrays().items()
                 }
             )
         return content
@@ -160,22 +166,20 @@ class HistogramsRequest:
         if "start" in content.config_records:
             arrays = content.array_records["layouts"]
             layouts = tuple(
-                CandidateLayout(
-                    tuple(map(int, arrays[f"num-buckets/{i}"].numpy().tolist())),
-                    tuple(map(bool, arrays[f"has-missing/{i}"].numpy().tolist())),
-                )
+                read_layout(arrays[f"num-buckets/{i}"].numpy(), arrays[f"has-missing/{i}"].numpy())
                 for i in range(len(arrays) // 2)
             )
-            exponent = as_whole(content.config_records["start"]["gradient-exponent"])
+            told = content.config_records["start"]["gradient-exponent"]
+            exponent = read_exponent(told, "gradient-exponent")
             start = StartOfTraining(read_sealed(content), layouts, exponent)
         orders = {
-            name: array.numpy().astype(np.intp)
+            name: whole_numbers(array.numpy(), "orders")
             for name, array in content.array_records["orders"].items()
         }
         return cls(
             tree=as_whole(at["tree"]),
             level=as_whole(at["level"]),
-            nodes=tuple(map(as_whole, cast(list[int], at["nodes"]))),
+            nodes=tuple(map(as_whole, as_list(at["nodes"]))),
             decisions=read_decisions(content),
             orders=orders,
             start=start,
@@ -246,6 +250,7 @@ class HistogramsReply:
         *,
         shapes: Mapping[str, tuple[int, int]],
         protection: Protection,
+        has_refusals: bool,
     ) -> HistogramsReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
@@ -256,16 +261,14 @@ class HistogramsReply:
             (1 + candidates, nodes) of every source.
         protection : str
             Of the shares.
+        has_refusals : bool
+            Whether it tells refusals of ``min-instances`` for every source.
         """
         shares = content.config_records[protected_name(protection, "shares")]
         if set(shares) != set(shapes):
             raise MalformedReply("shares: must be one for each source")
-        refused = {
-            name: array.numpy().astype(np.bool_)
-            for name, array in content.array_records["refused"].items()
-        }
-        if any(shapes.get(name) != mask.shape for name, mask in refused.items()):
-            raise MalformedReply("refused: must be of sources, one flag a candidate and node")
+        refused = read_refused(content.array_records["refused"])
+        check_refused(refused, shapes, expected=has_refusals)
         return cls(
             {name: as_bytes(value) for name, value in shares.items()},
             refused,

@@ -8,9 +8,10 @@ is every ``reveals_sealed``: to the receiver of a sealed part of the reply, by n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -32,14 +33,18 @@ from tasks.vertical_xgboost.message_parts import (
     Seconds,
     array_record,
     as_bytes,
+    as_list,
     as_whole,
     put_masked,
     put_sealed,
     put_seconds,
     read_arrays,
+    read_exponent,
+    read_layout,
     read_masked,
     read_sealed,
     read_seconds,
+    whole_numbers,
 )
 
 LABELS = "query.vertical_labels"
@@ -103,9 +108,9 @@ class LabelsRequest:
         settings = content.config_records["labels"]
         return cls(
             roster=as_bytes(settings["roster"]),
-            paillier=tuple(cast(list[bytes], settings["paillier"])),
-            split_clients=tuple(cast(list[int], settings["split-clients"])),
-            label_exponent=as_whole(settings["label-exponent"]),
+            paillier=tuple(map(as_bytes, as_list(settings["paillier"]))),
+            split_clients=tuple(map(as_whole, as_list(settings["split-clients"]))),
+            label_exponent=read_exponent(settings["label-exponent"], "label-exponent"),
         )
 
 
@@ -180,7 +185,9 @@ class BucketsRequest:
     def from_record(cls, content: RecordDict) -> BucketsRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         margin = content.config_records["buckets"]["base-margin"]
-        return cls(read_sealed(content), float(cast(float, margin)))
+        if not isinstance(margin, float) or not math.isfinite(margin):
+            raise MalformedReply("base-margin: must be a finite number")
+        return cls(read_sealed(content), margin)
 
 
 @dataclass(frozen=True)
@@ -226,8 +233,7 @@ class BucketsReply:
         content = RecordDict({"buckets": settings})
         put_sealed(content, self.sealed)
         arrays = {
-            "num-buckets": np.array(self.layout.num_buckets, dtype=np.int32),
-            "has-missing": np.array(self.layout.has_missing, dtype=np.bool_),
+            **self.layout.to_arrays(),
             "ranks": np.array(self.ranks, dtype=np.int32),
         }
         content["arrays"] = array_record(arrays)
@@ -248,13 +254,11 @@ class BucketsReply:
             Whether trees have any.
         """
         arrays = read_arrays(content)
-        layout = CandidateLayout(
-            tuple(map(int, arrays["num-buckets"].tolist())),
-            tuple(map(bool, arrays["has-missing"].tolist())),
-        )
-        ranks = tuple(map(int, arrays["ranks"].tolist()))
+        layout = read_layout(arrays["num-buckets"], arrays["has-missing"])
+        ranks = tuple(whole_numbers(arrays["ranks"], "ranks").tolist())
         layout.canonical_positions(ranks)  # a permutation, or ValueError
-        exponent = as_whole(content.config_records["buckets"]["gradient-exponent"])
+        told = content.config_records["buckets"]["gradient-exponent"]
+        exponent = read_exponent(told, "gradient-exponent")
         sealed, following = read_sealed(content), read_order(content)
         candidates = layout.num_candidates if has_splits else 0
         if (len(following.order) if following else None) != (candidates if has_order else None):

@@ -7,7 +7,10 @@ from typing import ClassVar
 
 from tasks.secure.transcript import decode, encode
 from tasks.site.messages import Facts
-from tasks.vertical_xgboost.message_parts import as_bytes, as_whole
+from tasks.site.reply_fields import MalformedReply
+from tasks.vertical_xgboost.message_parts import read_exponent
+
+DIGEST_BYTES = 32
 
 _PAILLIER = "fedapp/paillier-key-of-site/1"
 
@@ -82,11 +85,29 @@ class PartyFacts:
 
     @classmethod
     def from_facts(cls, facts: Facts) -> PartyFacts:
-        """Read the facts; raises ValueError or KeyError if they are malformed."""
+        """Read the facts.
+
+        Raises
+        ------
+        tasks.site.reply_fields.MalformedReply
+            With the name of what is missing or of another form.
+        """
+        digest, paillier = facts.get("digest"), facts.get("paillier")
+        if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES:
+            raise MalformedReply(f"digest: must be {DIGEST_BYTES} bytes")
+        if not isinstance(paillier, bytes):
+            raise MalformedReply("paillier: must be bytes")
         return cls(
-            num_rows=as_whole(facts["num-rows"]),
-            num_evaluation=as_whole(facts["num-evaluation"]),
-            digest=as_bytes(facts["digest"]),
-            label_exponent=as_whole(facts["label-exponent"]),
-            paillier=as_bytes(facts["paillier"]),
+            num_rows=_count(facts, "num-rows"),
+            num_evaluation=_count(facts, "num-evaluation"),
+            digest=digest,
+            label_exponent=read_exponent(facts.get("label-exponent"), "label-exponent"),
+            paillier=paillier,
         )
+
+
+def _count(facts: Facts, key: str) -> int:
+    value = facts.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise MalformedReply(f"{key}: must be a whole number of 0 or more")
+    return value

@@ -18,9 +18,10 @@ from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import IntArray
+from tasks.vertical_xgboost.gains import impossible_sums
 from tasks.vertical_xgboost.paillier.ciphertexts import Ciphertexts
 from tasks.vertical_xgboost.paillier.engine import Engine, engine_named
-from tasks.vertical_xgboost.paillier.keys import PrivateKey, PublicKey
+from tasks.vertical_xgboost.paillier.keys import PaillierFault, PrivateKey, PublicKey
 from tasks.vertical_xgboost.paillier.level_packing import LevelPacking
 from tasks.vertical_xgboost.paillier.packing import MASK_SPARE_BITS, SlotLayout
 from tasks.vertical_xgboost.stopwatch import Stopwatch
@@ -113,9 +114,25 @@ class ProtectedSums(ABC):
         shape: LevelShape,
         *,
         key: PrivateKey | None,
+        sender: str,
         refused: BoolArray | None = None,
     ) -> IntArray:
-        """Decrypt a total: (1 + candidates, nodes, 2) int64, 0 where refused."""
+        """Decrypt a total: (1 + candidates, nodes, 2) int64, 0 where refused.
+
+        Parameters
+        ----------
+        total : bytes
+        shape : LevelShape
+        key : PrivateKey or None
+        sender : str
+            Who added it up, for what is said of a malformed one.
+        refused : (1 + candidates, nodes) bool, optional
+
+        Raises
+        ------
+        SiteFault
+            If it is malformed, or as `impossible_sums`.
+        """
 
     @abstractmethod
     def count(self, shape: LevelShape, *, single: bool) -> int:
@@ -192,17 +209,21 @@ class PaillierSums(ProtectedSums):
         shape: LevelShape,
         *,
         key: PrivateKey | None,
+        sender: str,
         refused: BoolArray | None = None,
     ) -> IntArray:
         """Decrypt and unpack; see `ProtectedSums.read`."""
         assert key is not None, "Paillier needs a key"
         packing = self._packing(shape)
         found = Ciphertexts.from_bytes(
-            total, key=key.public, count=packing.num_shared, sender="the aggregator"
+            total, key=key.public, count=packing.num_shared, sender=sender
         )
         with self.watch.measure("decrypt"):
             plain = self.engine.decrypt(key, found)
-        return packing.unpack(plain, refused=refused)
+        try:
+            return packing.unpack(plain, refused=refused)
+        except PaillierFault:
+            raise impossible_sums() from None
 
     def count(self, shape: LevelShape, *, single: bool) -> int:
         """Ciphertexts of a share; see `ProtectedSums.count`."""
@@ -249,10 +270,11 @@ class PlainSums(ProtectedSums):
         shape: LevelShape,
         *,
         key: PrivateKey | None,
+        sender: str,
         refused: BoolArray | None = None,
     ) -> IntArray:
         """Read the numbers; see `ProtectedSums.read`."""
-        return _numbers(total, shape, sender="the aggregator")
+        return _numbers(total, shape, sender=sender)
 
     def count(self, shape: LevelShape, *, single: bool) -> int:
         """0: nothing is encrypted."""
@@ -277,7 +299,7 @@ def protected_sums(
         rows=num_training,
         row_bound=1 << config.fixed_point_bits,
         key_bits=config.key_bits,
-        spare_bits=MASK_SPARE_BITS if config.min_instances >= 2 else 0,
+        spare_bits=MASK_SPARE_BITS if config.has_refusals else 0,
     )
     return PaillierSums(layout, engine_named(config.engine), watch)
 

@@ -1,7 +1,8 @@
 """What a party remembers of a run between two messages, as arrays and bytes of the node's state.
 
 Keys are drawn at the introduction and never anew in a run. A step is answered once: `expect`
-refuses any other. When the run ends, keys and rows are forgotten.
+refuses any other. When the run ends, by ``finish``, ``stop`` or a fault, keys and rows are
+forgotten and a mark stays, after which nothing is answered in this run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ _KEYS = "vertical-keys"
 _NEXT = "vertical-next"
 _ARRAYS = "vertical-arrays"
 _ORDER = "vertical-order"
+_TOLD = "vertical-told"
+_ENDED = "vertical-stopped"
 _PREFIX = "vertical-"
+
+STOPPED = "this party's part of the run has ended and its keys are forgotten: begin a new run"
 
 LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
 
@@ -79,8 +84,14 @@ class Secrets:
         """Keys of the party in this run; drawn and stored at the first call.
 
         ``identity-path`` of the node configuration is a lasting key to sign with.
+
+        Raises
+        ------
+        SiteFault
+            ``"stopped"`` if this party's part of the run has ended.
         """
-        if _KEYS in context.state:
+        _refuse_if_ended(context)
+        if has_begun(context):
             return cls.known(context)
         path = context.node_config.get("identity-path")
         identity = read_identity(Path(str(path)).expanduser()) if path else None
@@ -101,8 +112,9 @@ class Secrets:
         Raises
         ------
         SiteFault
-            ``"lost-state"`` if there are none.
+            ``"stopped"``, or ``"lost-state"`` if there are none.
         """
+        _refuse_if_ended(context)
         record = context.state.config_records.get(_KEYS)
         if record is None:
             raise SiteFault("lost-state", LOST)
@@ -180,14 +192,22 @@ def known_arrays(context: Context) -> dict[str, NDArray[np.generic]]:
     return {name: array.numpy().copy() for name, array in record.items()}
 
 
+def store_label_exponent(context: Context, exponent: int) -> None:
+    """Keep the bound of all labels that the server told."""
+    context.state[_TOLD] = ConfigRecord({"label-exponent": exponent})
+
+
+def known_label_exponent(context: Context) -> int:
+    """The bound that was kept; `SiteFault` ``"lost-state"`` if there is none."""
+    record = context.state.config_records.get(_TOLD)
+    if record is None:
+        raise SiteFault("lost-state", LOST)
+    return cast(int, record["label-exponent"])
+
+
 def store_order(context: Context, order: IntpArray) -> None:
     """Keep the order of the party's own candidates for the next level."""
     context.state[_ORDER] = array_record({"order": order.astype(np.int32)})
-
-
-def has_order(context: Context) -> bool:
-    """Whether the party draws orders of its own candidates."""
-    return _ORDER in context.state
 
 
 def known_order(context: Context) -> IntpArray:
@@ -204,8 +224,9 @@ def expect(context: Context, step: str) -> None:
     Raises
     ------
     SiteFault
-        ``"lost-state"``, or ``"out-of-order"``.
+        ``"stopped"``, ``"lost-state"``, or ``"out-of-order"``.
     """
+    _refuse_if_ended(context)
     record = context.state.config_records.get(_NEXT)
     if record is None:
         raise SiteFault("lost-state", LOST)
@@ -219,10 +240,26 @@ def expect_next(context: Context, *steps: str) -> None:
     context.state[_NEXT] = ConfigRecord({"steps": list(steps)})
 
 
+def has_begun(context: Context) -> bool:
+    """Whether the party has introduced itself in this run."""
+    return _NEXT in context.state
+
+
 def forget(context: Context) -> None:
     """Let go of keys, rows and trees of the run."""
     for key in [key for key in context.state if key.startswith(_PREFIX)]:
         del context.state[key]
+
+
+def end(context: Context) -> None:
+    """Let go of keys, rows and trees of the run, and answer nothing more in it."""
+    forget(context)
+    context.state[_ENDED] = ConfigRecord({"ended": True})
+
+
+def _refuse_if_ended(context: Context) -> None:
+    if _ENDED in context.state:
+        raise SiteFault("stopped", STOPPED)
 
 
 def _number(data: bytes) -> mpz:

@@ -1,0 +1,97 @@
+"""Numbers that the server tells every party, checked against what the party knows of its rows.
+
+A bound below a party's own numbers would be refused where they are rounded, and the refusal would
+say how they lie to that bound. So it is looked at before anything is computed, and compared only
+with what the party has told already.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.objectives import objective_of
+
+
+def check_label_exponent(told: int, labels: FloatArray, config: VerticalXGBoostConfig) -> None:
+    """Refuse a bound of all labels that cannot be one.
+
+    Parameters
+    ----------
+    told : int
+    labels : (n,) float64
+        Own labels, evaluation rows included.
+    config : VerticalXGBoostConfig
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"``.
+    """
+    own = objective_of(config).label_exponent(labels, label_bound=config.label_bound)
+    _check_exponent(told, own, config, name="label-exponent")
+
+
+def check_base_margin(
+    margin: float, config: VerticalXGBoostConfig, *, label_exponent: int, num_training: int
+) -> None:
+    """Refuse a base margin that belongs to no base score of this run.
+
+    Parameters
+    ----------
+    margin : float
+    config : VerticalXGBoostConfig
+    label_exponent : int
+        That was told and accepted.
+    num_training : int
+        Training rows of all parties.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"``.
+    """
+    given = config.given_base_score
+    if given is not None:
+        fits = margin == objective_of(config).base_margin(given)
+    elif config.objective == "binary:logistic":
+        # Of the mean of n labels of both classes: log(k / (n - k)).
+        fits = abs(margin) <= math.log(max(num_training, 1))
+    else:
+        fits = abs(margin) <= math.ldexp(1.0, label_exponent)
+    if not fits:
+        raise SiteFault("bad-request", "base-margin: of no base score that this run can have")
+
+
+def check_gradient_exponent(
+    told: int, labels: FloatArray, base_margin: float, config: VerticalXGBoostConfig
+) -> None:
+    """Refuse a bound of all gradients that cannot be one.
+
+    Parameters
+    ----------
+    told : int
+    labels : (n,) float64
+        Own labels, evaluation rows included.
+    base_margin : float
+    config : VerticalXGBoostConfig
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"``.
+    """
+    objective = objective_of(config)
+    own = objective.gradient_exponent(
+        labels, base_margin=base_margin, label_bound=config.label_bound
+    )
+    least = objective.gradient_scales([own], bits=config.fixed_point_bits).gradient.exponent
+    _check_exponent(told, least, config, name="gradient-exponent")
+
+
+def _check_exponent(told: int, least: int, config: VerticalXGBoostConfig, *, name: str) -> None:
+    is_known = config.objective == "binary:logistic" or config.label_bound > 0
+    if told < least or (is_known and told != least):
+        raise SiteFault("bad-request", f"{name}: not one that holds for all parties")
