@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from strategies.membership import Refused
 from tasks.secure.roster import Roster
+from tasks.secure.secure_sums import MaskedVector
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
@@ -13,6 +14,7 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.gains import BestSplit
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle, PartyFacts
+from tasks.vertical_xgboost.rows import num_evaluation_rows
 
 
 def read_facts(introduced: Mapping[str, TaskPart]) -> dict[str, PartyFacts]:
@@ -129,6 +131,13 @@ def check_parties(
     for name, fact in sorted(facts.items()):
         by_rows.setdefault(fact.num_rows, []).append(name)
         by_digest.setdefault(fact.digest, []).append(name)
+        # Known from the settings: a party that tells another number reads them otherwise.
+        expected = num_evaluation_rows(fact.num_rows, fraction=config.test_fraction)
+        if fact.num_evaluation != expected:
+            faults.append(
+                f"{name}: {fact.num_evaluation} rows for evaluation; of {fact.num_rows} they must "
+                f"be {expected} (test-fraction)"
+            )
     if len(by_rows) > 1:
         groups = "; ".join(f"{rows} at {', '.join(who)}" for rows, who in by_rows.items())
         faults.append(f"the parties have different numbers of rows: {groups}")
@@ -144,6 +153,23 @@ def check_parties(
         raise Refused(faults)
     first = next(iter(facts.values()))
     return first.num_rows, first.num_evaluation
+
+
+def check_senders(masked: Mapping[str, MaskedVector]) -> None:
+    """Refuse sums under masks that a party sends in another's name.
+
+    Raises
+    ------
+    Refused
+        With the names of those who do.
+    """
+    faults = [
+        f"{name}: its sums under masks are in another party's name"
+        for name, vector in masked.items()
+        if vector.site != name
+    ]
+    if faults:
+        raise Refused(faults)
 
 
 def read_paillier_keys(

@@ -11,6 +11,7 @@ from strategies.membership import Refused
 from strategies.vertical_book import TrainingBook
 from strategies.vertical_checks import (
     check_parties,
+    check_senders,
     check_split_clients,
     read_facts,
     read_paillier_keys,
@@ -218,7 +219,10 @@ def _gather_labels(
     if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
         # Which rows have no or two owners the parties see in what they seal for one another, and
         # refuse with the counts: they are asked before the run is ended here.
-        return _Labels(sealed, are_complete=False)
+        given = config.given_base_score
+        if given is None:
+            return _Labels(sealed, are_complete=False)
+        return _Labels(sealed, False, given, objective_of(config).base_margin(given))
     base_score = base_score_of(total, training, scale, config)
     try:
         base_margin = objective_of(config).base_margin(base_score)
@@ -249,5 +253,6 @@ def _gather_buckets(
 
 
 def _read_sum(roster: Roster, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
+    check_senders(masked)
     sums = unmask_sum(list(masked.values()), roster=roster, step=step)
     return tuple(int(value) for value in sums)

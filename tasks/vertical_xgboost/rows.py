@@ -102,6 +102,11 @@ def read_table(
     )
 
 
+def num_evaluation_rows(num_rows: int, *, fraction: float) -> int:
+    """How many rows are kept for evaluation: that share of all, rounded down."""
+    return int(num_rows * fraction)
+
+
 def evaluation_rows(ids: tuple[str, ...], *, fraction: float, seed: int) -> BoolArray:
     """Rows kept for evaluation: the same at every party, without a word about it.
 
@@ -127,7 +132,8 @@ def evaluation_rows(ids: tuple[str, ...], *, fraction: float, seed: int) -> Bool
         digest.update(text.encode())
         hashes.append(digest.digest())
     flags = np.zeros(len(ids), dtype=np.bool_)
-    chosen = sorted(range(len(ids)), key=hashes.__getitem__)[: int(len(ids) * fraction)]
+    number = num_evaluation_rows(len(ids), fraction=fraction)
+    chosen = sorted(range(len(ids)), key=hashes.__getitem__)[:number]
     flags[chosen] = True
     return flags
 
