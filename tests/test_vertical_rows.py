@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from fedapp.run_config import defaults
+from fedapp.run_config import read as read_config
+from fedapp.vertical_party import prepare_vertical_site
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import join
@@ -48,6 +52,9 @@ def test_spellings_of_whole_numbers_are_one(ids: list[Any]) -> None:
         ([1.0, np.nan, 2.0], "1 rows have no id"),
         (["a", None, ""], "2 rows have no id"),
         ([1.5, 2.0, 3.0], "1 ids are no whole"),
+        ([1000.7, "1000", "7"], "1 ids are no whole"),
+        ([2.0**60, 1.0, 2.0], r"1 ids are floats above 2\^53"),
+        (["a", "\ud800", "b"], "1 ids are no text of UTF-8"),
     ],
 )
 def test_bad_ids_are_refused_with_the_count(ids: list[Any], reason: str) -> None:
@@ -130,6 +137,32 @@ def test_missing_and_nullable_features_are_read() -> None:
     )
 
 
+def test_gaps_do_not_make_another_thing_of_numbers() -> None:
+    frame = frame_of(
+        b=[True, None, False], none=[None] * 3, mixed=np.array([1, None, 2.5], dtype=object)
+    )
+    table = read(frame)
+    expected = [[np.nan, np.nan, np.nan], [0, np.nan, 2.5], [1, np.nan, 1]]
+    assert np.array_equal(table.features[:, 1:], np.array(expected), equal_nan=True)
+    with pytest.raises(SiteFault, match=r"1 of 2 features are not numbers \(feature 2\)"):
+        read(frame_of(blank=["", "1", "2"]))
+
+
+@pytest.mark.parametrize("blank", ["", "  ", None, np.nan])
+def test_blank_targets_belong_to_others(blank: Any) -> None:
+    some = read(frame_of(label=[1.5, blank, blank]), objective="reg:squarederror")
+    assert some.labels[2] == 1.5
+    assert some.owns.tolist() == [False, False, True]
+    assert not read(frame_of(label=[blank] * 3), objective="reg:squarederror").owns.any()
+    assert not read(frame_of(label=[blank] * 3)).owns.any()
+
+
+def test_true_and_false_are_no_targets() -> None:
+    for label in ([True, False, True], [True, None, None]):
+        with pytest.raises(SiteFault, match="not numbers"):
+            read(frame_of(label=label), objective="reg:squarederror")
+
+
 def test_missing_columns_are_named() -> None:
     with pytest.raises(SiteFault, match='no column "id"'):
         read(frame_of().drop(columns="id"))
@@ -166,6 +199,60 @@ def test_labels_of_parties_must_cover_the_rows_once() -> None:
     assert joined.labels.tolist() == [0, 1, 1]
     assert joined.owner.tolist() == [1, 1, 0]
     assert joined.feature_names == ("a.x", "b.x")
+
+
+# Files --------------------------------------------------------------------------------------
+
+
+def read_csv(directory: Path, text: str) -> PartyTable:
+    """A party's file, read as its node reads it."""
+    path = directory / f"{abs(hash(text))}.csv"
+    path.write_text(text)
+    config = read_config({**defaults(), "task": "vertical-xgboost"})
+    return prepare_vertical_site({"site-name": "a", "data-path": str(path)}, config).table
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ("007", "7"),
+        ("007", "008"),
+        ("0x1f", "0x20"),
+        ("12345678901234567890", "12345678901234567899"),
+        ("1.0", "2.0"),
+        ("2020-01-01", "2020-01-02"),
+        ("true", "false"),
+    ],
+    ids=str,
+)
+def test_ids_of_a_csv_file_are_text_as_it_stands(ids: tuple[str, str], tmp_path: Path) -> None:
+    table = read_csv(tmp_path, f" id ,x,label\n{ids[0]},1,1\n{ids[1]},2,0\n")
+    assert table.ids == tuple(sorted(ids))
+    assert table.features[:, 0].tolist() == [1.0 + (at != ids[0]) for at in table.ids]
+
+
+def test_whole_numbers_of_a_csv_file_are_those_of_a_frame(tmp_path: Path) -> None:
+    frame = frame_of()
+    assert read_csv(tmp_path, frame.to_csv(index=False)).ids == read(frame).ids
+    with pytest.raises(SiteFault, match="1 rows have no id"):
+        read_csv(tmp_path, "id,x,label\n,1,1\n2,2,0\n")
+
+
+def test_a_joined_file_keeps_the_spelling_of_ids(tmp_path: Path) -> None:
+    path = tmp_path / "joined.csv"
+    path.write_text("key,a,b,y\n007,1,4,0\n7,2,5,1\n08,3,6,0\n")
+    config = read_config(
+        {
+            **defaults(),
+            "task": "vertical-xgboost",
+            "vertical-xgboost.data": str(path),
+            "vertical-xgboost.id": "key",
+            "vertical-xgboost.label": "y",
+        }
+    )
+    for part in range(2):
+        node = {"partition-id": part, "num-partitions": 2}
+        assert prepare_vertical_site(node, config).table.ids == ("007", "08", "7")
 
 
 # Configuration ----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ _CACHED_FILES = 16
 _T = TypeVar("_T")
 
 
-def read_file(path: Path, *, where: str) -> pd.DataFrame:
+def read_file(path: Path, *, where: str, text: Sequence[str] = ()) -> pd.DataFrame:
     """Rows of a CSV or Parquet file.
 
     CSV: UTF-8 with or without a byte order mark, separated by comma, semicolon or tab (whichever
@@ -54,6 +54,9 @@ def read_file(path: Path, *, where: str) -> pd.DataFrame:
         File with one of `SUFFIXES`, in capitals or not.
     where : str
         What the file is called in a fault, for example ``data-path "/data/a.csv"``.
+    text : sequence of str
+        Columns of a CSV file that stay text as it stands, if they are there: of ids, ``007`` is
+        not ``7``.
 
     Returns
     -------
@@ -81,7 +84,8 @@ def read_file(path: Path, *, where: str) -> pd.DataFrame:
         raise SiteFault("no-file", f"{where} is {kind}; it must be a file")
     if state.st_size == 0:
         raise SiteFault("no-rows", f"{where}: the file is empty")
-    return _read(path, where, state.st_mtime_ns, state.st_size, state.st_ino).copy()
+    stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
+    return _read(path, where, tuple(text), *stamp).copy()
 
 
 def write_site_files(frames: Iterable[pd.DataFrame], folder: Path) -> None:
@@ -117,13 +121,13 @@ def site_file(folder: Path, site: int) -> Path:
 
 
 @lru_cache(maxsize=_CACHED_FILES)
-def _read(path: Path, where: str, *_state: int) -> pd.DataFrame:
+def _read(path: Path, where: str, text: tuple[str, ...], *_state: int) -> pd.DataFrame:
     """Read a file; the arguments that nobody reads are the cache's: they change with the file."""
     suffix = _suffix(path, where)
     if suffix == ".parquet":
         table = _attempt(lambda: _parquet(path), where, "not a Parquet file, or damaged")
     else:
-        table = _csv(path, where, suffix)
+        table = _csv(path, where, suffix, text)
     kept = checked_columns(table.column_names, where=where, header_is_text=suffix != ".parquet")
     if table.num_rows == 0:
         raise SiteFault("no-rows", f"{where}: no rows")
@@ -159,7 +163,7 @@ def _parquet(path: Path) -> pa.Table:
         return file.read()
 
 
-def _csv(path: Path, where: str, suffix: str) -> pa.Table:
+def _csv(path: Path, where: str, suffix: str, text: tuple[str, ...]) -> pa.Table:
     packed = suffix.endswith(".gz")
     damaged = "not a gzip file, or damaged" if packed else "cannot be read"
     other = _attempt(lambda: _line_not_utf8(path, packed=packed), where, damaged)
@@ -176,9 +180,14 @@ def _csv(path: Path, where: str, suffix: str) -> pa.Table:
     table = _attempt(parse, where, "cannot be read as a table")
     if _ends_in_open_quote(path, table, packed=packed):
         raise SiteFault("unreadable-file", f"{where}: a quotation mark is never closed")
-    dates = [field.name for field in table.schema if pa.types.is_temporal(field.type)]
-    if dates:
-        table = _attempt(lambda: parse(dates), where, "cannot be read as a table")
+    as_text = [
+        field.name
+        for field in table.schema
+        if pa.types.is_temporal(field.type)
+        or (field.name.strip() in text and not pa.types.is_string(field.type))
+    ]
+    if as_text:
+        table = _attempt(lambda: parse(as_text), where, "cannot be read as a table")
     return table
 
 

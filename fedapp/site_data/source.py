@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -104,7 +104,8 @@ def load_frame(
     design : Design, optional
         What a simulated data set is to be like; default 1,000 rows with 10 features.
     spread : Spread, optional
-        Deal columns and labels of one file instead of its rows. A bundled data set with ids is
+        Deal columns and labels of one file instead of its rows; its column of ids stays text, in a
+        node's own CSV file too. A bundled data set with ids is
         dealt so in any case, then by default in random order with evenly spread labels.
     seed : int
         Seed of the dealing, at least 0. Given seed and number of sites, every process deals
@@ -120,8 +121,9 @@ def load_frame(
     SiteFault
         A node without data, and everything that is wrong with them.
     """
+    text = () if spread is None else (spread.id,)
     if "data-path" in node_config:
-        return _own_rows(node_config["data-path"])
+        return _own_rows(node_config["data-path"], text)
     if "partition-id" not in node_config:
         raise SiteFault(
             "no-data",
@@ -147,7 +149,7 @@ def load_frame(
         path = _run_path(data, node_config)
         if os.path.isdir(path):  # unlike Path.is_dir, raises nothing
             return _site_rows(path, site=site, sites=sites)
-        frame = read_file(path, where=f'data "{path}"')
+        frame = read_file(path, where=f'data "{path}"', text=text)
     spread = _spread(data, spread)
     if spread is not None:
         return party_table(frame, spread, site=site, sites=sites, seed=seed)
@@ -192,7 +194,7 @@ def forget_frame(key: str) -> None:
     _frames.pop(key, None)
 
 
-def _own_rows(given: object) -> pd.DataFrame:
+def _own_rows(given: object, text: Sequence[str]) -> pd.DataFrame:
     if not isinstance(given, str) or not given.strip():
         raise SiteFault("no-file", f"data-path = {given!r} must be the path of a file, in quotes")
     given = given.strip()
@@ -204,7 +206,7 @@ def _own_rows(given: object) -> pd.DataFrame:
             )
         return frame.copy()
     path = _expanded(given).absolute()
-    return read_file(path, where=f'data-path "{path}"')
+    return read_file(path, where=f'data-path "{path}"', text=text)
 
 
 def _run_path(data: str, node_config: NodeConfig) -> Path:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.number_columns import numbers_of
 
 LARGEST_LABEL = 1e30
 
@@ -21,9 +22,10 @@ def read_labels(
 ) -> FloatArray:
     """Read a column of labels.
 
-    ``1``, ``1.0``, ``"1"``, ``True`` and ``"true"`` are one spelling. None, NaN and an empty string
-    say that the party has no label of that row. Both spellings come from the configuration: one
-    found in the rows would have to be compared, and tell who has labels of one class only.
+    ``1``, ``1.0``, ``"1"``, ``True`` and ``"true"`` are one spelling. None, NaN and empty or
+    blank text say that the party has no label of that row. Both spellings come from the
+    configuration: one found in the rows would have to be compared, and tell who has labels of one
+    class only.
 
     Parameters
     ----------
@@ -90,12 +92,9 @@ def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
 
 
 def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
-    if not pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind in "bc":
-        # A column without any label is of no type in particular.
-        if column.isna().all():
-            return np.full(len(column), np.nan)
+    values = numbers_of(column, truth=False, blanks=True)
+    if values is None:
         raise SiteFault("bad-labels", "labels of reg:squarederror are not numbers")
-    values = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     bound = config.label_bound or LARGEST_LABEL
     outside = int(np.count_nonzero(np.abs(values) > bound))
     if outside:

@@ -13,6 +13,9 @@ from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.labels import read_labels
+from tasks.vertical_xgboost.number_columns import numbers_of
+
+_LARGEST_EXACT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -139,18 +142,19 @@ def evaluation_rows(ids: tuple[str, ...], *, fraction: float, seed: int) -> Bool
 
 
 def _read_ids(column: pd.Series) -> list[str]:
-    if column.dtype.kind == "f":
-        whole = column.dropna() == np.floor(column.dropna())
-        if not whole.all():
-            raise SiteFault(
-                "bad-ids",
-                f"{int((~whole).sum())} ids are no whole numbers; allowed are text and "
-                "whole numbers",
-            )
-    ids = [_id_text(value) for value in column.tolist()]
+    values = column.tolist()
+    floats = np.array([value for value in values if isinstance(value, float)], dtype=np.float64)
+    floats = floats[np.isfinite(floats)]
+    faults = []
+    if broken := np.count_nonzero(floats != np.floor(floats)):
+        faults.append(f"{broken} ids are no whole numbers; allowed are text and whole numbers")
+    if wide := np.count_nonzero(np.abs(floats) > _LARGEST_EXACT):
+        faults.append(f"{wide} ids are floats above 2^53, of which several are one; give text")
+    ids = [_id_text(value) for value in values]
+    if strange := sum(not _is_encodable(text) for text in ids):
+        faults.append(f"{strange} ids are no text of UTF-8")
     missing = sum(text == "" for text in ids)
     repeated = len(ids) - missing - len(set(ids) - {""})
-    faults = []
     if missing:
         faults.append(f"{missing} rows have no id")
     if repeated:
@@ -160,6 +164,14 @@ def _read_ids(column: pd.Series) -> list[str]:
     if faults:
         raise SiteFault("bad-ids", *faults)
     return ids
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _id_text(value: object) -> str:
@@ -175,12 +187,12 @@ def _read_features(frame: pd.DataFrame, names: list[str]) -> Float32Array:
     features = np.empty((len(frame), len(names)), dtype=np.float32)
     not_numbers, infinite = [], []
     for at, name in enumerate(names):
-        column = frame[name]
-        if not pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind == "c":
+        values = numbers_of(frame[name])
+        if values is None:
             not_numbers.append(at + 1)
             continue
         with np.errstate(over="ignore"):  # what 32 bits cannot hold is infinite, and refused
-            features[:, at] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            features[:, at] = values
         if np.isinf(features[:, at]).any():
             infinite.append(at + 1)
     faults = []
