@@ -27,6 +27,7 @@ from tasks.vertical_xgboost.level_messages import (
 )
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
+    BUCKETS_STEP,
     FINISH,
     LABELS,
     BucketsReply,
@@ -35,6 +36,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
 )
 from tasks.vertical_xgboost.rows import read_table
+from tasks.vertical_xgboost.set_up import map_as_bytes
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import Recorded, bytes_of, numbers_of, record
 
@@ -333,11 +335,30 @@ def test_a_label_owner_gets_buckets_of_its_own_rows_only(encrypted: Recorded) ->
         f"site-{at}": read_table(frame, id_column="id", label_column="label", config=config, seed=0)
         for at, frame in enumerate(frames_with_marks())
     }
-    for source, _, reply in encrypted.of_type(BUCKETS):
-        for receiver, part in reply.content.config_records["sealed"].items():
-            rows = int(tables[receiver].owns.sum())
-            size = rows * len(tables[source].feature_names)
-            assert len(bytes(part)) == size + 121  # type: ignore[arg-type]
+    frame = len(map_as_bytes(np.zeros((0, 0), dtype=np.uint8)))
+    counts = {name: int(table.owns.sum()) for name, table in tables.items()}
+    assert len(set(counts.values())) > 1
+    seen = 0
+    for source, receiver, payload in encrypted.sealed_at(BUCKETS_STEP):
+        assert len(payload) == frame + counts[receiver] * len(tables[source].feature_names)
+        seen += 1
+    assert seen == 4 * 3
+
+
+@pytest.mark.parametrize("labels", ["skewed", "one"])
+def test_sizes_of_sealed_parts_do_not_tell_who_has_how_many_labels(
+    labels: str, tmp_path: Path
+) -> None:
+    frames = cut(random_frame(4, rows=90), parties=4, labels=labels)
+    for keys in ({"aggregator": "server"}, {"aggregator": "source"}):
+        recorded = record(tmp_path, frames, **KEYS, **keys)
+        assert recorded.result.summary["status"] == "ok"
+        for kind in (LABELS, BUCKETS, HISTOGRAMS):
+            for _, _, reply in recorded.of_type(kind):
+                for name, record_ in reply.content.config_records.items():
+                    if name.startswith("sealed"):
+                        sizes = {len(bytes(part)) for part in record_.values()}
+                        assert len(sizes) <= 1 or name == "sealed-shares", (kind, name)
 
 
 def test_gains_and_records_are_what_the_server_reads(encrypted: Recorded) -> None:

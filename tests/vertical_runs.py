@@ -21,7 +21,9 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.paillier import keys as paillier_keys
+from tasks.vertical_xgboost.peers import Peers
 from tasks.vertical_xgboost.rows import PartyTable, read_table
+from tasks.vertical_xgboost.site_state import Secrets
 from tests.paillier_keys import weak_key
 
 Value = bool | int | float | str
@@ -125,18 +127,28 @@ def assert_same(result: SimulationResult, central: Central) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run with every request and reply, and the largest state of each node in bytes."""
+    """A run with every request and reply, and the largest state of each node in bytes.
+
+    `sealed` has step, sender, receiver and content of all that was sealed.
+    """
 
     result: SimulationResult
     messages: list[tuple[Message, Message]]
     grid: InProcessGrid
     state_bytes: dict[int, int]
+    sealed: list[tuple[str, str, str, bytes]]
 
     def of_type(self, message_type: str) -> Iterator[tuple[str, Message, Message]]:
         """Party, request and reply, of one message type."""
         for request, reply in self.messages:
             if request.metadata.message_type == message_type:
                 yield f"site-{request.metadata.dst_node_id - 1}", request, reply
+
+    def sealed_at(self, step: str) -> Iterator[tuple[str, str, bytes]]:
+        """Sender, receiver and content of what was sealed at a step."""
+        for at, sender, receiver, payload in self.sealed:
+            if at == step:
+                yield sender, receiver, payload
 
 
 def record(directory: Path, frames: Sequence[pd.DataFrame], **keys: Value) -> Recorded:
@@ -160,11 +172,19 @@ def record(directory: Path, frames: Sequence[pd.DataFrame], **keys: Value) -> Re
                 sizes[node] = max(sizes.get(node, 0), content_bytes(context.state))
             return reply
 
+    sealed: list[tuple[str, str, str, bytes]] = []
+    really = Secrets.seal
+
+    def seal(own: Secrets, peers: Peers, receiver: str, payload: bytes, **how: Any) -> bytes:
+        sealed.append((how["step"], own.keys.site, receiver, payload))
+        return really(own, peers, receiver, payload, **how)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "InProcessGrid", RecordingGrid)
+        patch.setattr(Secrets, "seal", seal)
         draw_known_keys(patch)
         result = run(directory, frames, **keys)
-    return Recorded(result, messages, grids[0], sizes)
+    return Recorded(result, messages, grids[0], sizes, sealed)
 
 
 def bytes_of(message: Message) -> dict[str, bytes]:

@@ -107,9 +107,12 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         num_training=site.num_training,
     )
     own, bucket_map = set_up.renumbered_columns(site.table, site.config)
+    # As long as if the receiver owned all labels: the size would tell the server how many it owns.
+    size = len(set_up.map_as_bytes(bucket_map))
+    parts = {name: set_up.map_as_bytes(bucket_map[:, owners[name]]) for name in peers.others}
     sealed = {
-        name: secrets.seal(peers, name, bucket_map[:, owners[name]].tobytes(), step=BUCKETS_STEP)
-        for name in peers.others
+        name: secrets.seal(peers, name, part, step=BUCKETS_STEP, pad_to=size)
+        for name, part in parts.items()
     }
     mine, table = site.table.owns, site.table
     exponent = objective_of(site.config).gradient_exponent(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.secure.transcript import decode, encode
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, bucket_columns
 from tasks.vertical_xgboost.candidates import CandidateLayout
@@ -19,6 +20,8 @@ from tasks.vertical_xgboost.party_arrays import columns_from_arrays
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.secret_order import secret_permutation
 from tasks.vertical_xgboost.tree import GrowingTree
+
+_MAP = "fedapp/bucket-map/1"
 
 
 def label_sums(
@@ -84,6 +87,11 @@ def renumbered_columns(
     return OwnColumns(tuple(found[at] for at in column), column), bucket_map[column]
 
 
+def map_as_bytes(bucket_map: BucketMap) -> bytes:
+    """A bucket map as it is sealed: never empty, so that padding hides how many rows it has."""
+    return encode(_MAP, bucket_map.tobytes())
+
+
 def read_maps(
     opened: Mapping[str, bytes],
     layouts: Sequence[CandidateLayout],
@@ -102,7 +110,11 @@ def read_maps(
     for name, layout in zip(names, layouts, strict=True):
         if name not in opened:
             continue
-        numbers = np.frombuffer(opened[name], dtype=np.uint8)
+        try:
+            (data,) = decode(opened[name], _MAP)
+        except ValueError:
+            raise SiteFault("bad-request", f"{name}: a bucket map of another form") from None
+        numbers = np.frombuffer(data, dtype=np.uint8)
         if len(numbers) != layout.num_features * num_rows:
             raise SiteFault("bad-request", f"{name}: a bucket map of another size")
         bucket_map = numbers.reshape(layout.num_features, num_rows)

@@ -143,10 +143,19 @@ class Secrets:
             }
         )
 
-    def seal(self, peers: Peers, receiver: str, payload: bytes, *, step: str) -> bytes:
-        """Seal a payload for another party."""
+    def seal(
+        self, peers: Peers, receiver: str, payload: bytes, *, step: str, pad_to: int = 1
+    ) -> bytes:
+        """Seal a payload for another party, as long as the next multiple of `pad_to` bytes."""
         with self.watch.measure("seal"):
-            return seal(self.keys, peers.roster[receiver], run=self.run, step=step, payload=payload)
+            return seal(
+                self.keys,
+                peers.roster[receiver],
+                run=self.run,
+                step=step,
+                payload=payload,
+                pad_to=pad_to,
+            )
 
     def open(self, peers: Peers, sender: str, message: bytes, *, step: str) -> bytes:
         """Open what another party sealed, once."""
