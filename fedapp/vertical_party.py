@@ -43,5 +43,5 @@ def prepare_vertical_site(
         config=vertical,
         simulated=path.startswith(site_data.MEMORY_PREFIX)
         or ("partition-id" in node_config and "data-path" not in node_config),
-        state_dir=str(node_config.get("state-dir", "")),
+        model_dir=str(node_config.get("model-dir", "")).strip(),
     )

@@ -261,7 +261,6 @@ def test_sealed_parts_of_another_size(
 def test_buckets_that_the_source_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = seal_otherwise(
-        tmp_path, monkeypatch, "vertical-buckets", lambda p: p[:-8] + b"\xff" * 8
-    )
+    step = "vertical-buckets"
+    reason = seal_otherwise(tmp_path, monkeypatch, step, lambda p: p[:-8] + b"\xff" * 8)
     assert "site-1: a bucket map with unknown buckets" in reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def attack(
     frames: Sequence[pd.DataFrame] | None = None,
     before: Callable[[str, str, RecordDict, Send], None] | None = None,
     after: Callable[[str, str, RecordDict], None] | None = None,
+    nodes: Mapping[str, Mapping[str, Any]] | None = None,
     **keys: Any,
 ) -> Attacked:
     """Make a run in which messages are changed on their way.
@@ -70,6 +71,8 @@ def attack(
         Takes party, type and content of each request, and a way to send messages in front of it.
     after : callable, optional
         Takes party, type and content of each reply that is no error.
+    nodes : mapping of str to mapping, optional
+        Node configuration of parties beside name and rows.
     **keys
         Settings of the task.
     """
@@ -77,8 +80,10 @@ def attack(
     grids: list[InProcessGrid] = []
 
     class AlteringGrid(InProcessGrid):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, client_app: Any, configs: Any, *arguments: Any) -> None:
+            more = nodes or {}
+            configs = [{**config, **more.get(config["site-name"], {})} for config in configs]
+            super().__init__(client_app, configs, *arguments)
             grids.append(self)
 
         def _handle(self, message: Message) -> Message:

@@ -31,7 +31,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
     StopRequest,
 )
-from tasks.vertical_xgboost.model_part import keep_part, trim_part
+from tasks.vertical_xgboost.model_part import check_model_dir, keep_part, trim_part
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.own_order import draw_order
 from tasks.vertical_xgboost.party_arrays import (
@@ -47,7 +47,15 @@ from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
 def introduction(site: VerticalSite, context: Context) -> TaskPart:
-    """What the task adds to the introduction: keys and facts."""
+    """What the task adds to the introduction: keys and facts.
+
+    Raises
+    ------
+    SiteFault
+        If a deployed party has no place for its part of the model, or the run has ended here.
+    """
+    if not site.simulated:
+        check_model_dir(site.model_dir)
     secrets = Secrets.draw(context, site.name, site.config)
     table, config = site.table, site.config
     labels = table.labels[table.owns]
@@ -157,7 +165,7 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
         names=peers.names,
         num_trees=request.trees_to_keep,
         folder=request.folder if site.simulated else "",
-        state_dir=site.state_dir,
+        model_dir=site.model_dir,
         run=secrets.run,
     )
     reply = FinishReply(metrics, secrets.watch.seconds)
@@ -177,7 +185,7 @@ def trim(message: Message, site: VerticalSite, context: Context) -> Message:
         site.name,
         num_trees=request.trees_to_keep,
         folder=request.folder if site.simulated else "",
-        state_dir=site.state_dir,
+        model_dir=site.model_dir,
         run=site_state.run_name(context.run_id),
     )
     site_state.end(context)

@@ -6,6 +6,7 @@ A file of plain arrays (NumPy's ``.npz``, read without pickle).
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,6 +94,37 @@ class ModelPart:
         )
 
 
+def check_model_dir(model_dir: str) -> None:
+    """Refuse to take part where the part of the model could not be kept.
+
+    Parameters
+    ----------
+    model_dir : str
+        ``model-dir`` of the node configuration; made if it is not there.
+
+    Raises
+    ------
+    SiteFault
+        ``"no-model-dir"``.
+    """
+    if not model_dir:
+        raise SiteFault(
+            "no-model-dir",
+            'node config "model-dir" is missing: this party could not keep its part of the model; '
+            "give its SuperNode a folder",
+        )
+    folder = Path(model_dir).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or type(error).__name__
+        raise SiteFault(
+            "no-model-dir", f'node config "model-dir": no file can be written there ({words})'
+        ) from None
+
+
 def part_path(folder: str | Path, name: str) -> Path:
     """File of a party's part in a folder."""
     return Path(folder) / f"{name}.npz"
@@ -105,7 +137,7 @@ def keep_part(
     names: Sequence[str],
     num_trees: int,
     folder: str,
-    state_dir: str,
+    model_dir: str,
     run: str,
 ) -> None:
     """Write a party's part of the model where it is kept.
@@ -120,12 +152,11 @@ def keep_part(
         Trees to keep.
     folder : str
         Simulation only: in the run folder; ``""``: none.
-    state_dir : str
-        ``state-dir`` of the node configuration; ``""``: none.
+    model_dir : str
+        ``model-dir`` of the node configuration; ``""``: none.
     run : str
     """
     name = names[party.place]
-
     part = ModelPart(
         name=name,
         names=tuple(names),
@@ -135,11 +166,11 @@ def keep_part(
         trees=tuple(party.finished),
         lookup=party.lookup,
     )
-    for path in _paths(name, folder=folder, state_dir=state_dir, run=run):
+    for path in _paths(name, folder=folder, model_dir=model_dir, run=run):
         part.first(num_trees).save(path)
 
 
-def trim_part(name: str, *, num_trees: int, folder: str, state_dir: str, run: str) -> None:
+def trim_part(name: str, *, num_trees: int, folder: str, model_dir: str, run: str) -> None:
     """Keep fewer trees of a part that `keep_part` wrote; parameters as there.
 
     Raises
@@ -147,16 +178,16 @@ def trim_part(name: str, *, num_trees: int, folder: str, state_dir: str, run: st
     SiteFault
         ``"bad-request"`` unless they are 1 or more and fewer.
     """
-    for path in _paths(name, folder=folder, state_dir=state_dir, run=run):
+    for path in _paths(name, folder=folder, model_dir=model_dir, run=run):
         part = ModelPart.load(path)
         if not 0 < num_trees < len(part.trees):
             raise SiteFault("bad-request", f"{num_trees} trees to keep of {len(part.trees)}")
         part.first(num_trees).save(path)
 
 
-def _paths(name: str, *, folder: str, state_dir: str, run: str) -> list[Path]:
+def _paths(name: str, *, folder: str, model_dir: str, run: str) -> list[Path]:
     found = [part_path(folder, name)] if folder else []
-    if state_dir:
-        where = Path(state_dir).expanduser() / "vertical-xgboost" / run
+    if model_dir:
+        where = Path(model_dir).expanduser() / "vertical-xgboost" / run
         found.append(part_path(where, name))
     return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import INFO, WARNING
 from typing import cast
 
 from flwr.app import ConfigRecord, Context
+from flwr.supercore import log
 from gmpy2 import mpz
 
 from tasks.secure.roster import Roster
 from tasks.site.faults import SiteFault
+from tasks.site.foreign_text import printable
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.paillier.keys import PublicKey, check_distinct
 from tasks.vertical_xgboost.party_facts import PaillierBundle
@@ -60,7 +63,8 @@ def accept_peers(
 ) -> Peers:
     """Check the keys that the server relays.
 
-    ``pinned-sites`` and ``require-pinned`` of the node configuration are as in `tasks.secure`.
+    ``pinned-sites`` and ``require-pinned`` of the node configuration are as in `tasks.secure`. Who
+    is taken at the server's word is told in the party's own log.
 
     Raises
     ------
@@ -68,6 +72,7 @@ def accept_peers(
         What is wrong with them.
     """
     found = _read_roster(secrets, roster)
+    _tell_operator(found)
     names = found.names
     if len(paillier) != len(names) or len(split_clients) != len(names):
         raise SiteFault("bad-request", "keys and split clients must be one a party")
@@ -128,6 +133,18 @@ def _read_roster(secrets: Secrets, relayed: bytes) -> Roster:
         pinned=_pins(node),
         require_pinned=node.get("require-pinned") is True,
     )
+
+
+def _tell_operator(roster: Roster) -> None:
+    log(INFO, "%d parties, roster %s", len(roster.names), roster.fingerprint)
+    unknown = [printable(name) for name in roster.first_use]
+    if unknown:
+        log(
+            WARNING,
+            "keys taken at the server's word, with no fingerprint in pinned-sites: %s "
+            "(require-pinned = true refuses such parties)",
+            ", ".join(unknown),
+        )
 
 
 def _verified(roster: Roster, run: str, name: str, data: bytes) -> PaillierBundle:

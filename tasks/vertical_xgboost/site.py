@@ -21,7 +21,7 @@ class VerticalSite:
     config : VerticalXGBoostConfig
     simulated : bool
         The party's rows are a simulation's, on the server's machine.
-    state_dir : str
+    model_dir : str
         Where the party keeps its part of a model; ``""``: nowhere.
     """
 
@@ -29,7 +29,7 @@ class VerticalSite:
     table: PartyTable
     config: VerticalXGBoostConfig
     simulated: bool = False
-    state_dir: str = ""
+    model_dir: str = ""
 
     @property
     def num_training(self) -> int:
