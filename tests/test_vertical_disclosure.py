@@ -51,9 +51,38 @@ IN_CLEAR = {
     BUCKETS: ({"sealed", "buckets", "arrays", "seconds"}, {"gradient-exponent"}),
     HISTOGRAMS: ({"encrypted-shares", "refused", "masked", "masked-words", "seconds"}, set()),
     DECIDE: ({"arrays", *(f"sealed-leaves/site-{at}" for at in range(4)), "seconds"}, set()),
+    AGGREGATE: ({"encrypted-total", "order", "sealed-orders", "refused", "seconds"}, set()),
     FINISH: ({"masked", "masked-words", "seconds"}, set()),
 }
 """By message type: records of a reply, and plain settings in it. Whatever is new must come here."""
+
+
+NAMES = {f"site-{at}" for at in range(4)}
+LAYOUTS = {f"{kind}/{at}" for kind in ("num-buckets", "has-missing") for at in range(4)}
+
+TO_PARTIES: dict[str, dict[str, set[str]]] = {
+    HELLO: {"hello": {"fingerprint"}},
+    LABELS: {"labels": {"roster", "paillier", "split-clients", "label-exponent"}},
+    BUCKETS: {"buckets": {"base-margin"}, "sealed": NAMES},
+    HISTOGRAMS: {
+        "histograms": {"tree", "level"},
+        "decisions": {"decisions"},
+        "sealed-leaves": {"weights"},
+        "orders": NAMES,
+        "sealed-orders": NAMES,
+        "sealed": NAMES,
+        "start": {"gradient-exponent"},
+        "layouts": LAYOUTS,
+    },
+    AGGREGATE: {"aggregate": {"tree", "level"}, "sealed-shares": NAMES},
+    DECIDE: {"decide": {"tree", "level"}, "encrypted-totals": NAMES, "refused": NAMES},
+    FINISH: {
+        "finish": {"trees-to-keep", "folder"},
+        "decisions": {"decisions"},
+        "sealed-leaves": {"weights"},
+    },
+}
+"""By message type: records of a request, and what is in each. Whatever is new must come here."""
 
 
 def frames_with_marks() -> list[pd.DataFrame]:
@@ -76,6 +105,17 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 @pytest.fixture(scope="module")
+def by_source(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A recorded run in which sources add up, and label owners refuse candidates."""
+    keys = {"objective": "reg:squarederror", "encryption": "paillier", "aggregator": "source"}
+    recorded = record(
+        tmp_path_factory.mktemp("source"), frames_with_marks(), min_instances=2, **keys, **KEYS
+    )
+    assert recorded.result.summary["central"]["same-trees"] is True
+    return recorded
+
+
+@pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The same without encryption: what alarms must ring at."""
     keys = {"objective": "reg:squarederror", "encryption": "none", **KEYS}
@@ -85,12 +125,27 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 # At the server ---------------------------------------------------------------------------------
 
 
-def test_replies_have_nothing_in_clear_that_is_not_listed(encrypted: Recorded) -> None:
+def test_requests_have_nothing_that_is_not_listed(encrypted: Recorded, by_source: Recorded) -> None:
     seen = set()
-    for request, reply in encrypted.messages:
+    for request, _ in [*encrypted.messages, *by_source.messages]:
+        listed = TO_PARTIES[request.metadata.message_type]
+        assert set(request.content) <= set(listed)
+        assert not request.content.metric_records
+        for name, found in request.content.items():
+            assert set(found) <= listed[name], (request.metadata.message_type, name)
+            seen.add((request.metadata.message_type, name))
+    assert seen == {(kind, name) for kind, records in TO_PARTIES.items() for name in records}
+
+
+def test_replies_have_nothing_in_clear_that_is_not_listed(
+    encrypted: Recorded, by_source: Recorded
+) -> None:
+    seen = set()
+    for request, reply in [*encrypted.messages, *by_source.messages]:
         kind = request.metadata.message_type
         records, settings = IN_CLEAR[kind]
-        assert set(reply.content) <= records, kind
+        sealed = {"sealed-shares", "sealed-orders", "order"} if kind != HELLO else set()
+        assert set(reply.content) <= records | sealed, kind
         for name in ("facts", "buckets"):
             if name in reply.content.config_records:
                 assert set(reply.content.config_records[name]) <= settings

@@ -9,10 +9,11 @@ from fedapp.report.vertical_xgboost_tables import seconds_by_operation
 from fedapp.run_folder import RunRecord
 
 _SERVER = (
-    "The server learns gains, candidates of equal gain, bucket counts, the rank of each anonymous "
-    "feature in its owner's columns, refusals of min-instances, the shape of the trees, and of "
-    "each split owner, anonymous feature, number of the bucket and missing side; never a row, a "
-    "label, a sum of gradients, a name of a feature or a threshold."
+    "The server learns gains, candidates of equal gain, bucket counts, which anonymous features "
+    "have missing values, the rank of each in its owner's columns, of every split owner, anonymous "
+    "feature, number of the bucket and side of missing values, refusals of candidates (whose they "
+    "are, where it adds up the sums itself), and the shape of the trees; never a row, a label, a "
+    "sum of gradients, a name of a feature or a threshold."
 )
 _SPLIT_CLIENT = (
     "The party that decrypts for another (its split client) is drawn once per training and is "

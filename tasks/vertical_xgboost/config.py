@@ -15,8 +15,8 @@ ObjectiveName = Literal["binary:logistic", "reg:squarederror"]
 class VerticalXGBoostConfig(BaseModel):
     """Settings of one training run (``vertical-xgboost.*`` in the run configuration).
 
-    Names and defaults are XGBoost's where it has them; XGBoost's ``lambda`` is no name that
-    Python allows and reads as `reg_lambda` here.
+    Names are XGBoost's where it has them, and defaults but for ``max-bin`` and ``base-score``;
+    XGBoost's ``lambda`` is no name that Python allows and reads as `reg_lambda` here.
     """
 
     model_config = ConfigDict(

@@ -71,7 +71,8 @@ class DecideRequest:
 
     reveals: ClassVar[str] = (
         "sums of gradients over all parties for each open node and each candidate of a source, "
-        "without feature, bucket or rows of a candidate; with min-instances, which of them some "
+        "without feature, bucket or rows of a candidate (of two that differ by one row, that row's "
+        "gradient); with min-instances, which of them some "
         "label owner refuses, without whose refusal it is"
     )
 
@@ -145,7 +146,7 @@ class DecideReply:
     seconds: Seconds = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
-        "the best gain of each source at each open node, and which records reach it; sealed for "
+        "the best gain of each source at each open node, and which candidates reach it; sealed for "
         "the parties: weights of leaves; seconds per operation of cryptography"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {

@@ -133,8 +133,9 @@ class HistogramsRequest:
 
     reveals: ClassVar[str] = (
         "source, unnamed feature, bucket and side of each split; secret orders of candidates, but "
-        "for sources that the party decrypts for; sealed: weights of leaves, first bucket maps of "
-        "own rows"
+        "for sources that the party decrypts for; with the first level, of every source number of "
+        "buckets of each unnamed feature and which of them have missing values, and the power of "
+        "two above all gradients; sealed: weights of leaves, first bucket maps of own rows"
     )
 
     def to_record(self) -> RecordDict:

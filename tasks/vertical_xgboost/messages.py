@@ -217,8 +217,9 @@ class BucketsReply:
 
     reveals: ClassVar[str] = (
         "number of buckets of each unnamed feature, which of them have missing values, their rank "
-        "in the party's order of columns, power of two above its largest first gradient "
-        "(regression only), seconds per operation of cryptography; sealed for the others: "
+        "in the party's order of columns, power of two above its largest first gradient, "
+        "or that it has no label (regression without label-bound only), seconds per operation of "
+        "cryptography; sealed for the others: "
         "buckets of their own rows"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {

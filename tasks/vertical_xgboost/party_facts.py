@@ -69,8 +69,8 @@ class PartyFacts:
     paillier: bytes
 
     reveals: ClassVar[str] = (
-        "public keys, number of rows, digest of all ids, power of two above the party's largest "
-        "label (regression only)"
+        "public keys, number of rows and of those that evaluate, digest of all ids, power of two "
+        "above the party's largest label, or that it has none (regression without label-bound only)"
     )
 
     def to_facts(self) -> Facts:
