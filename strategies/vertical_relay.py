@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strategies.membership import Refused
 from tasks.vertical_xgboost.aggregate_messages import NextOrder
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.level_messages import StartOfTraining
@@ -11,7 +12,14 @@ from tasks.vertical_xgboost.message_parts import Sealed
 
 
 def by_receiver(sealed: Mapping[str, Sealed]) -> dict[str, Sealed]:
-    """Sort what senders sealed, by receiver and then by sender."""
+    """Sort what senders sealed, by receiver and then by sender.
+
+    Raises
+    ------
+    Refused
+        With the names of those that did not seal one part for each other party.
+    """
+    _check_receivers(sealed, {name: set(sealed) - {name} for name in sealed})
     return {
         to: {sender: parts[to] for sender, parts in sealed.items() if to in parts} for to in sealed
     }
@@ -24,10 +32,18 @@ class Relay:
     ----------
     starts : mapping of receiver to StartOfTraining
         What the first level's request adds.
+    split_clients : mapping of str to str
+        Of each source, by name: the one that may not know its orders.
     """
 
-    def __init__(self, starts: Mapping[str, StartOfTraining]) -> None:
+    def __init__(
+        self, starts: Mapping[str, StartOfTraining], *, split_clients: Mapping[str, str]
+    ) -> None:
         self._starts = dict(starts)
+        self._owners = {
+            source: set(split_clients) - {source, client}
+            for source, client in split_clients.items()
+        }
         self._orders: dict[str, NextOrder] = {}
 
     def start_for(self, receiver: str) -> StartOfTraining | None:
@@ -35,8 +51,16 @@ class Relay:
         return self._starts.pop(receiver, None)
 
     def keep_orders(self, told: Mapping[str, NextOrder | None]) -> None:
-        """Keep the orders that sources drew for the next level, if they drew any."""
+        """Keep the orders that sources drew for the next level, if they drew any.
+
+        Raises
+        ------
+        Refused
+            With the names of sources that did not seal theirs for each label owner but the split
+            client.
+        """
         self._orders = {name: each for name, each in told.items() if each is not None}
+        _check_receivers({name: each.sealed for name, each in self._orders.items()}, self._owners)
 
     @property
     def orders(self) -> list[IntpArray] | None:
@@ -50,3 +74,13 @@ class Relay:
             for name, told in self._orders.items()
             if receiver in told.sealed
         }
+
+
+def _check_receivers(sealed: Mapping[str, Sealed], receivers: Mapping[str, set[str]]) -> None:
+    faults = [
+        f"{name}: must seal one part for each of {', '.join(sorted(receivers[name]))}"
+        for name, parts in sealed.items()
+        if set(parts) != receivers[name]
+    ]
+    if faults:
+        raise Refused(faults)

@@ -165,7 +165,10 @@ def set_up(
     positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
     maps = by_receiver({name: reply.sealed for name, reply in told.items()})
     exponent = scales.gradient.exponent
-    relay = Relay({to: StartOfTraining(maps[to], layouts, exponent) for to in names})
+    relay = Relay(
+        {to: StartOfTraining(maps[to], layouts, exponent) for to in names},
+        split_clients={name: names[at] for name, at in zip(names, split_clients, strict=True)},
+    )
     relay.keep_orders({name: reply.following for name, reply in told.items()})
     return Training(
         parties=parties,

@@ -179,6 +179,32 @@ def test_sums_in_another_s_name(kind: str, tmp_path: Path) -> None:
     assert attacked.reason == f"{liar}: its sums under masks are in another party's name"
 
 
+@pytest.mark.parametrize(
+    ("kind", "record", "change"),
+    [
+        (LABELS, "sealed", "less"),
+        (LABELS, "sealed", "more"),
+        (BUCKETS, "sealed", "less"),
+        (BUCKETS, "sealed-orders", "less"),
+        (AGGREGATE, "sealed-orders", "less"),
+        (AGGREGATE, "sealed-orders", "more"),
+    ],
+)
+def test_parts_that_are_not_sealed_for_those_who_get_them(
+    kind: str, record: str, change: str, tmp_path: Path
+) -> None:
+    def alter(content: RecordDict) -> None:
+        parts = content.config_records[record]
+        if change == "less":
+            parts.popitem()
+        else:
+            for at in range(3):
+                parts[f"site-{at}"] = b"more"
+
+    attacked, liar = tell(tmp_path, kind, alter, **SOURCE)
+    assert attacked.reason.startswith(f"{liar}: must seal one part for each of ")
+
+
 # What is sealed, which the server cannot see ----------------------------------------------------
 
 
