@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Message
+from gmpy2 import mpz
 
+from tasks.secure.transcript import decode
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost import split_client
 from tasks.vertical_xgboost.aggregate_messages import AGGREGATE, AggregateReply
@@ -35,8 +37,12 @@ from tasks.vertical_xgboost.messages import (
     LabelsReply,
     LabelsRequest,
 )
+from tasks.vertical_xgboost.paillier.ciphertexts import Ciphertexts
+from tasks.vertical_xgboost.paillier.engine import engine_named
+from tasks.vertical_xgboost.paillier.keys import PrivateKey
 from tasks.vertical_xgboost.rows import read_table
-from tasks.vertical_xgboost.set_up import map_as_bytes
+from tasks.vertical_xgboost.set_up import map_as_bytes, renumbered_columns
+from tests.paillier_keys import weak_key
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import Recorded, bytes_of, numbers_of, record
 
@@ -490,12 +496,82 @@ def test_sources_get_ciphertexts_sealed_and_decrypt_none(tmp_path: Path) -> None
         assert told == {f"site-{at}" for at in range(4)} - {party, f"site-{clients[place]}"}
         total = bytes(reply.content.config_records["encrypted-total"]["total"])  # type: ignore[arg-type]
         assert small_words(total) < 0.2
-        # What goes on is re-randomised: no owner finds its ciphertexts in it.
-        for _, _, shares in recorded.of_type(HISTOGRAMS):
-            sealed = bytes(shares.content.config_records["sealed-shares"][party])  # type: ignore[arg-type]
-            assert total[16:80] not in sealed
     for _, request, _ in recorded.of_type(HISTOGRAMS):
         assert HistogramsRequest.from_record(request.content).orders == {}
+
+
+def key_numbered(key_id: bytes) -> PrivateKey:
+    return next(weak_key(at) for at in range(10) if weak_key(at).public.key_id == key_id)
+
+
+def test_a_source_s_total_is_not_the_product_of_the_shares_that_it_got(tmp_path: Path) -> None:
+    """It is re-randomised: with the shares that it knows nobody finds another one."""
+    keys = {"encryption": "paillier", "aggregator": "source", "shuffle": False}
+    recorded = record(tmp_path, frames_with_marks(), objective="reg:squarederror", **keys, **KEYS)
+    seen = 0
+    for party, request, reply in recorded.of_type(AGGREGATE):
+        at = request.content.config_records["aggregate"]
+        if at["tree"] or at["level"]:
+            continue
+        total = bytes(reply.content.config_records["encrypted-total"]["total"])  # type: ignore[arg-type]
+        key = key_numbered(total[:16])
+        width, square = key.public.ciphertext_bytes, int(key.public.n_squared)
+        count = (len(total) - 16) // width
+        products = [1] * count
+        shares = [
+            decode(payload, "fedapp/vertical-share/1")[0]
+            for _, receiver, payload in recorded.sealed_at("share-0-0")
+            if receiver == party
+        ]
+        assert len(shares) == 4
+        for share in shares:
+            assert share[:16] == total[:16]
+            products = [
+                a * b % square for a, b in zip(products, numbers(share, width), strict=True)
+            ]
+        assert all(a != b for a, b in zip(products, numbers(total, width), strict=True))
+        engine = engine_named("gmpy2")
+        plain = [
+            engine.decrypt(key, Ciphertexts(key.public, tuple(map(mpz, each))))
+            for each in (products, numbers(total, width))
+        ]
+        assert plain[0] == plain[1]
+        seen += 1
+    assert seen == 4
+
+
+def numbers(data: bytes, width: int) -> list[int]:
+    """Ciphertexts behind the key's id."""
+    return [int.from_bytes(data[at : at + width], "big") for at in range(16, len(data), width)]
+
+
+def test_a_source_draws_another_order_for_each_level(by_source: Recorded) -> None:
+    drawn: dict[str, list[bytes]] = {}
+    for kind in (BUCKETS, AGGREGATE):
+        for party, _, reply in by_source.of_type(kind):
+            order = reply.content.array_records["order"]["order"].numpy()
+            assert sorted(order.tolist()) == list(range(len(order)))
+            if len(order) > 9:  # of which one in millions is that by chance
+                assert not np.array_equal(order, np.arange(len(order)))
+                drawn.setdefault(party, []).append(order.tobytes())
+    assert drawn
+    for orders in drawn.values():
+        assert len(set(orders)) == len(orders) == 1 + 4
+
+
+def test_features_are_renumbered_by_chance() -> None:
+    config = VerticalXGBoostConfig(objective="reg:squarederror", **KEYS)
+    frame = random_frame(4, rows=60, objective="reg:squarederror")
+    table = read_table(frame, id_column="id", label_column="label", config=config, seed=0)
+    drawn = [renumbered_columns(table, config) for _ in range(3)]
+    assert len({own.column.tobytes() for own, _ in drawn}) > 1  # the same by 8!**-2
+    for own, bucket_map in drawn:
+        assert sorted(own.column.tolist()) == list(range(8))
+        plain, expected = bucket_columns(
+            table.features, ~table.is_evaluation, max_bin=config.max_bin
+        )
+        assert np.array_equal(bucket_map, expected[own.column])
+        assert [b.num_buckets for b in own.buckets] == [plain[at].num_buckets for at in own.column]
 
 
 def test_the_ledger_names_refusals_and_seconds_wherever_they_travel() -> None:
