@@ -161,7 +161,7 @@ def test_vertical_xgboost_of_three_parties_equals_the_in_process_run(tmp_path: P
         tmp_path,
         {name: (name, str(tmp_path / f"{name}.csv")) for name in names},
         config,
-        own_folder="state-dir",
+        own_folder="model-dir",
     )
     deployed = read_result(folder)
     assert deployed.summary["status"] == "ok", output

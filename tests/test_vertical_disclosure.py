@@ -71,7 +71,7 @@ TO_PARTIES: dict[str, dict[str, set[str]]] = {
     LABELS: {"labels": {"roster", "paillier", "split-clients", "label-exponent"}},
     BUCKETS: {"buckets": {"base-margin"}, "sealed": NAMES},
     HISTOGRAMS: {
-        "histograms": {"tree", "level"},
+        "histograms": {"tree", "level", "nodes"},
         "decisions": {"decisions"},
         "sealed-leaves": {"weights"},
         "orders": NAMES,
@@ -81,7 +81,11 @@ TO_PARTIES: dict[str, dict[str, set[str]]] = {
         "layouts": LAYOUTS,
     },
     AGGREGATE: {"aggregate": {"tree", "level"}, "sealed-shares": NAMES},
-    DECIDE: {"decide": {"tree", "level"}, "encrypted-totals": NAMES, "refused": NAMES},
+    DECIDE: {
+        "decide": {"tree", "level", "may-prune"},
+        "encrypted-totals": NAMES,
+        "refused": NAMES,
+    },
     FINISH: {
         "finish": {"trees-to-keep", "folder"},
         "decisions": {"decisions"},
