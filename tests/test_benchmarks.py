@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import logging
-import math
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -15,11 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from lifelines import CoxPHFitter
-from scipy import stats
-from sklearn.model_selection import train_test_split
 
 from fedapp.simulation import SimulationResult
 
@@ -35,7 +30,7 @@ def _benchmark(name: str) -> ModuleType:
     return module
 
 
-gbsg2 = _benchmark("survival_gbsg2")
+data_sets = _benchmark("survival_data_sets")
 fit_time = _benchmark("survival_fit_time")
 privacy_level = _benchmark("survival_privacy_level")
 
@@ -46,89 +41,6 @@ def _log_level_kept() -> Iterator[None]:
     level = logger.level
     yield
     logger.setLevel(level)
-
-
-def _seed_result(seed: int, difference: float, ratio: float | None = None) -> Any:
-    return gbsg2.SeedResult(seed, 0.65 + difference, 0.65, ratio, 1.0)
-
-
-# GBSG2 ------------------------------------------------------------------------------------
-
-
-def test_text_columns_become_numbers_in_their_declared_order() -> None:
-    frame = gbsg2.gbsg2()
-    assert frame.shape == (686, 10)
-    assert all(kind.kind in "iuf" for kind in frame.dtypes)
-    assert frame["tgrade"].value_counts().to_dict() == {1: 444, 2: 161, 0: 81}
-    assert frame["horTh"].sum() == 246
-    assert frame["menostat"].sum() == 396
-
-
-def test_every_row_is_dealt_to_one_site() -> None:
-    sites = gbsg2.deal(gbsg2.gbsg2(), n_sites=5, seed=3)
-    assert sorted(map(len, sites)) == [137, 137, 137, 137, 138]
-    assert sorted(pd.concat(sites).index) == list(range(686))
-    assert sorted(sites[0].index) != sorted(gbsg2.deal(gbsg2.gbsg2(), n_sites=5, seed=4)[0].index)
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_both_models_are_evaluated_on_the_test_rows_of_the_same_split(private: bool) -> None:
-    frame = gbsg2.gbsg2()
-    setting = gbsg2.Setting(n_sites=3, rounds=4, local_steps=5, private=private)
-    result = gbsg2.compare(frame, 5, setting)
-    train, test = train_test_split(frame, test_size=0.2, stratify=frame["cens"], random_state=5)
-    cox = CoxPHFitter().fit(train, "time", "cens")
-    score = cox.score(test, scoring_method="concordance_index")
-    assert result.central == pytest.approx(score, abs=1e-12)
-    assert 0.55 < result.federated < 0.8  # the opposite orientation would be below .45
-    assert (result.largest_noise_to_signal is not None) == private
-
-
-def test_risks_are_ordered_as_harrell_defines_it() -> None:
-    rows = pd.DataFrame({"time": [1.0, 2.0, 3.0], "cens": [1, 1, 0]})
-    assert gbsg2.harrell(rows, np.array([3.0, 2.0, 1.0])) == 1
-    assert gbsg2.harrell(rows, np.array([1.0, 2.0, 3.0])) == 0
-
-
-def test_the_interval_is_that_of_student() -> None:
-    values = np.random.default_rng(0).normal(0.01, 0.02, size=12)
-    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    interval = gbsg2.Interval.of(list(values))
-    assert interval.mean == pytest.approx(values.mean())
-    assert (interval.lower, interval.upper) == pytest.approx((expected.low, expected.high))
-
-
-def test_seeds_are_numbers_and_ranges() -> None:
-    assert gbsg2.seeds("0-11") == list(range(12))
-    assert gbsg2.seeds("0,3,7-9") == [0, 3, 7, 8, 9]
-    for text in ("4", "", "3-1", "1-", "a-b", "1,1", "0-3,2"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            gbsg2.seeds(text)
-
-
-@pytest.mark.parametrize(("difference", "exit_code"), [(-0.004, 0), (-0.006, 1)])
-def test_the_exit_code_says_whether_the_bound_holds(
-    difference: float,
-    exit_code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    def compare(frame: pd.DataFrame, seed: int, setting: Any) -> Any:
-        assert setting == gbsg2.Setting(private=True)
-        return _seed_result(seed, difference + (-0.001 if seed % 2 else 0.001), math.inf)
-
-    monkeypatch.setattr(gbsg2, "compare", compare)
-    path = tmp_path / "numbers.json"
-    assert gbsg2.main(["--private", "--seeds", "0-3", "--json", str(path)]) == exit_code
-    printed = capsys.readouterr().out
-    assert ("does NOT hold" in printed) == bool(exit_code)
-    assert f"{difference:+.4f}" in printed
-    written = json.loads(path.read_text())
-    assert written["holds"] is not bool(exit_code)
-    assert written["mean_difference"]["mean"] == pytest.approx(difference)
-    assert [row["seed"] for row in written["seeds"]] == [0, 1, 2, 3]
-    assert {row["largest_noise_to_signal"] for row in written["seeds"]} == {"unbounded"}
 
 
 # Time of a fit ----------------------------------------------------------------------------
@@ -247,11 +159,11 @@ def test_the_exit_code_says_whether_a_fit_is_fast_enough(
 
 def test_the_exact_baseline_is_that_of_lifelines() -> None:
     """Breslow's with the linear predictors of a Cox model, which lifelines centers likewise."""
-    frame = gbsg2.gbsg2()[["time", "cens", "age", "pnodes"]]
-    cox = CoxPHFitter().fit(frame, "time", "cens")
+    frame = data_sets.gbsg2()[["time", "event", "age", "pnodes"]]
+    cox = CoxPHFitter().fit(frame, "time", "event")
     risk = cox.predict_log_partial_hazard(frame).to_numpy()
     grid = np.linspace(0, 2600, 40)
-    exact, at_risk = privacy_level.exact_baseline(grid, frame["time"], frame["cens"] == 1, risk)
+    exact, at_risk = privacy_level.exact_baseline(grid, frame["time"], frame["event"] == 1, risk)
     theirs = cox.baseline_survival_.iloc[:, 0]
     expected = [theirs[theirs.index <= time].iloc[-1] if time > 0 else 1.0 for time in grid]
     np.testing.assert_allclose(exact, expected, atol=2e-3)
