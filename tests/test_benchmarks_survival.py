@@ -242,9 +242,10 @@ def test_the_figure_shows_means_intervals_central_cox_and_the_peer(tmp_path: Pat
     picture = imread(tmp_path / "figure.png")
     height, width, _ = picture.shape
     assert width > height > 200
-    colours = {tuple(np.round(255 * pixel[:3]).astype(int)) for row in picture for pixel in row}
+    pixels = np.round(255 * picture[..., :3]).astype(int)
     for hexadecimal in (figure.OURS, figure.PEERS, figure.COX):
-        assert tuple(int(hexadecimal[i : i + 2], 16) for i in (1, 3, 5)) in colours
+        colour = [int(hexadecimal[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (pixels == colour).all(axis=2).sum() > 20
 
 
 def test_wrong_arguments_are_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
