@@ -284,7 +284,7 @@ class FederatedSurvival:
 """
 
 
-def _fake_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _fake_peer(folder: Path) -> Path:
     """A Python that has a package of the peer's name; the programs drop PYTHONPATH."""
     nodes = [name for name in data_sets.gbsg2() if name not in ("time", "event")].index("pnodes")
     package = folder / "federated_survival" / "data"
@@ -304,10 +304,8 @@ def _fake_peer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "python"
 
 
-def test_the_peer_trains_on_the_same_sites_and_is_measured_likewise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = _fake_peer(tmp_path, monkeypatch)
+def test_the_peer_trains_on_the_same_sites_and_is_measured_likewise(tmp_path: Path) -> None:
+    python = _fake_peer(tmp_path)
     frame, setting = data_sets.gbsg2(), real.Setting(n_sites=3, rounds=2, local_steps=1)
     (found,) = real.by_peer(
         python, "gbsg2", frame, ["LogisticHazard"], setting, central={0: 0.6, 1: 0.65}
@@ -322,7 +320,7 @@ def test_the_peer_trains_on_the_same_sites_and_is_measured_likewise(
 
 
 def test_a_peer_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"did not run in python.*No module named"):
+    with pytest.raises(RuntimeError, match=r"did not run in python.*federated-survival"):
         peer.run_peer(Path(sys.executable), peer.SPEED, {"sizes": []})
     with pytest.raises(RuntimeError, match=r"did not run: .*No such file"):
         peer.run_peer(tmp_path / "python", peer.SPEED, {"sizes": []})
@@ -339,26 +337,21 @@ def test_sizes_are_rows_by_clients() -> None:
             speed.sizes(text)
 
 
-@pytest.mark.parametrize(("limit", "exit_code"), [(1e6, 0), (0.0, 1)])
 def test_a_simulation_is_timed_beside_the_peer(
-    limit: float,
-    exit_code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    python = _fake_peer(tmp_path, monkeypatch)
+    python = _fake_peer(tmp_path)
     monkeypatch.setattr(speed, "BOUNDED", (120, 3))
-    monkeypatch.setattr(speed, "MOST_CPU_SECONDS", limit)
-    monkeypatch.setattr(speed, "LEAST_RATIO", 0.0)
+    monkeypatch.setattr(speed, "MOST_CPU_SECONDS", 0.0)
     path = tmp_path / "numbers.json"
     arguments = ["--sizes", "120x3", "--repeats", "1", "--json", str(path)]
-    assert speed.main([*arguments, "--peer-python", str(python)]) == exit_code
+    assert speed.main([*arguments, "--peer-python", str(python)]) == 1
     printed = capsys.readouterr().out
     assert "peer: federated-survival 0.8" in printed
-    assert ("does NOT hold" in printed) == bool(exit_code)
+    assert "does NOT hold" in printed
     written = json.loads(path.read_text())
     (cost,), (of_peer,) = written["costs"], written["peer_costs"]
+    assert written["holds"] is False
     assert cost["exchanges"] == speed.ROUNDS + 4
     assert cost["cpu"] > 0
     assert 0 < cost["c_index"] < 1
