@@ -395,9 +395,13 @@ def test_both_tables_are_printed_and_bounded(
     assert list(written["fresh"]) == ["true risk", "DP off", "1, clip 1"]
     assert len(written["cells"]) == 9
     assert code == (0 if written["holds"] else 1)
-    monkeypatch.setattr(dp_table, "PEER_OFF", 0.9)
-    cells = [dp_table.Cell("DP off", seed, 0.5, 0.55 + 0.01 * seed) for seed in range(3)]
-    assert not dp_table.holds(cells)
+
+
+def test_the_model_without_noise_is_bounded_by_the_peers_interval() -> None:
+    for least, outcome in ((0.511, True), (0.509, False)):
+        cells = [dp_table.Cell("DP off", seed, 0.5, least + 0.01 * seed) for seed in range(3)]
+        noisy = [dp_table.Cell("1, clip 1", seed, 0.5, 0.4, math.inf) for seed in range(3)]
+        assert dp_table.holds(cells + noisy) is outcome
 
 
 def test_the_rows_are_those_of_the_page_and_quick_is_smaller(
