@@ -5,8 +5,8 @@ What must hold
 GBSG2, CoxPH and DeepSurv: mean difference from central Cox, paired by split, at least -.005.
 
 METABRIC, DeepSurv and LogisticHazard: federated-survival 0.8 was once measured at .656 and .646
-where central Cox had .645, seeds not stated. That is the mean of central Cox on the splits of seeds 0-2; it has .632
-on seeds 0-11, since splits differ by more than models do. So there are three bounds, each less
+where central Cox had .645, seeds not stated. Central Cox has .645 on the splits of seeds 0-2, and
+.632 on seeds 0-11: splits differ by more than models do. So there are three bounds, each less
 .005: on seeds 0-2 (if they are among the seeds) the figures themselves; on all seeds the figures
 less .645, as difference from central Cox; and where the peer was measured on the same splits, it.
 """
