@@ -20,8 +20,10 @@ from tasks.roc_glm.counts_messages import (
     CountsRequest,
     RocGlmFisherRequest,
 )
-from tasks.roc_glm.messages import RELEASE, ReleaseReply, ReleaseRequest, SiteFacts
+from tasks.roc_glm.messages import RELEASE, MaskedReply, ReleaseReply, ReleaseRequest, SiteFacts
 from tasks.roc_glm.survivor import CellSurvivor, ScoreSurvivor
+from tasks.secure.keys import SiteKeys
+from tasks.secure.roster import Roster
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
 from tests import test_roc_glm_disclosure as recorded
 from tests.test_roc_glm_disclosure import Recorded, ask, begin_anew, record, request_of
@@ -135,6 +137,48 @@ def test_a_round_is_answered_once_and_under_one_survivor_function(
 
 def cells_of_many_rows() -> list[pd.DataFrame]:
     return ORIGINAL(rows=1200)
+
+
+# Under masks -------------------------------------------------------------------------------------
+
+
+def other_roster(run: Recorded, *, invented: bool) -> bytes:
+    """A roster without the last site; or of the first one and two that nobody knows."""
+    hello = dict(run.replies(HELLO))
+    keys = [hello[name].content.config_records["keys"]["bundle"] for name in recorded.NAMES]
+    name = f"run-{run.grid.run.run_id}"
+    kept: list[Any] = keys[:3]
+    if invented:
+        kept = [keys[0], *(SiteKeys.generate(site=s, run=name).public for s in ("x", "y"))]
+    return Roster.from_bundles(kept, run=name).to_bytes()
+
+
+@pytest.mark.parametrize("invented", [True, False])
+@pytest.mark.parametrize("drop_outs", ["error", "semi-honest-server"])
+def test_a_roster_that_was_refused_is_not_that_of_later_rounds(
+    invented: bool, drop_outs: str, tmp_path: Path
+) -> None:
+    """Two sums that differ by a site give that site's own."""
+    settings: dict[str, bool | int | float | str] = {
+        "roc-glm.release": "secure-counts",
+        "roc-glm.mode": "fisher",
+        "roc-glm.drop-outs": drop_outs,
+    }
+    run = record(tmp_path, settings)
+    asked = ReleaseRequest.from_record(content_of(run, RELEASE))
+    other = replace(asked, roster=other_roster(run, invented=invented))
+    reply = ask(run, 1, other.to_record(), RELEASE)
+    assert why(reply).startswith("second-roster")
+    rounds = [
+        (RocGlmFisherRequest.from_record(request.content), MaskedReply.from_record(reply.content))
+        for request, reply in run.messages
+        if request.metadata.message_type == ROC_GLM_FISHER
+    ]
+    next_one = replace(rounds[-1][0], server_round=rounds[-1][0].server_round + 1)
+    answer = ask(run, 1, next_one.to_record(), ROC_GLM_FISHER)
+    assert MaskedReply.from_record(answer.content).masked.roster_digest == (
+        rounds[0][1].masked.roster_digest
+    )
 
 
 @pytest.mark.parametrize("level", ["class", "cell"])

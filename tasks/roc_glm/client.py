@@ -14,7 +14,13 @@ from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from tasks.roc_glm import site_state
-from tasks.roc_glm.answered import answer_once, digest_of, fix_survivor, refuse_another
+from tasks.roc_glm.answered import (
+    answer_once,
+    digest_of,
+    fix_survivor,
+    refuse_another,
+    was_answered,
+)
 from tasks.roc_glm.calibration_slope import intercept_sums, interior_rows, slope_sums
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells
 from tasks.roc_glm.counts_messages import (
@@ -96,6 +102,8 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
     counts, _ = _counts(request, site)
     statistics = site.statistics(is_probability=request.is_probability)
     roster = site_state.accept_roster(context, site.name, request.roster)
+    if was_answered(context, FISHER_STEP):
+        site_state.refuse_another_roster(context, site.name, roster)
     number = len(roster.names)
     values = [counts.negative, counts.positive, statistics.counts()]
     values.append(split_reals.split(statistics.sums(), num_sites=number))

@@ -53,7 +53,7 @@ def own_keys(context: Context, name: str) -> SiteKeys:
 
 
 def accept_roster(context: Context, name: str, relayed: bytes) -> Roster:
-    """Check the roster that the server relays, and keep it for later steps.
+    """Check the roster that the server relays; `masked` keeps it once it was answered.
 
     ``pinned-sites`` of the node configuration (``"north=ABCD-..., south=..."``) gives fingerprints
     of other sites; with ``require-pinned = true`` no other site is accepted.
@@ -63,19 +63,17 @@ def accept_roster(context: Context, name: str, relayed: bytes) -> Roster:
     SiteFault
         What is wrong with it.
     """
-    roster = Roster.from_bytes(
+    return Roster.from_bytes(
         relayed,
         run=run_name(context.run_id),
         own=_stored_keys(context, name),
         pinned=_pins(context.node_config),
         require_pinned=context.node_config.get("require-pinned") is True,
     )
-    context.state[_ROSTER] = ConfigRecord({"roster": roster.to_bytes()})
-    return roster
 
 
 def known_roster(context: Context, name: str) -> Roster:
-    """The roster of the release.
+    """The roster that the release was answered for.
 
     Raises
     ------
@@ -88,6 +86,21 @@ def known_roster(context: Context, name: str) -> Roster:
     return accept_roster(context, name, cast(bytes, record["roster"]))
 
 
+def refuse_another_roster(context: Context, name: str, roster: Roster) -> None:
+    """Refuse a roster that is not that of the release.
+
+    Raises
+    ------
+    SiteFault
+        ``"second-roster"``.
+    """
+    if roster.digest != known_roster(context, name).digest:
+        raise SiteFault(
+            "second-roster",
+            "another roster than the release was answered for, after rounds under that one",
+        )
+
+
 def masked(
     context: Context,
     name: str,
@@ -97,7 +110,7 @@ def masked(
     step: str,
     may_repeat: bool = False,
 ) -> MaskedVector:
-    """Mask an answer, and store the guard that remembers it.
+    """Mask an answer, and store the guard that remembers it and the roster it was given for.
 
     Parameters
     ----------
@@ -127,6 +140,7 @@ def masked(
         drop_outs="semi-honest-server" if may_repeat else "stop",
     )
     context.state[_KEYS] = ConfigRecord({"keys": keys.to_bytes(), "guard": guard.to_bytes()})
+    context.state[_ROSTER] = ConfigRecord({"roster": roster.to_bytes()})
     return answer
 
 
