@@ -14,7 +14,7 @@ from flwr.supercore import log
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.roc_glm_checks import check_exact_sums, check_release
+from strategies.roc_glm_checks import check_exact_sums, check_masked, check_release
 from strategies.roc_glm_fisher import RocGlmFisher
 from strategies.roc_glm_release import (
     LEAST_MASKED,
@@ -119,7 +119,7 @@ class RocGlm(RocGlmFisher):
     ) -> None:
         super().__init__(config=config, min_sites=min_sites)
         self.bundles = {name: part.key_bundle for name, part in sites.items()}
-        self.facts = read_facts(sites)
+        self.facts = read_facts(sites, config)
         self.plan = plan_release(config, self.facts, model)
         self.rng = rng or np.random.default_rng()
         self._left_out: list[str] = []
@@ -208,7 +208,10 @@ class RocGlm(RocGlmFisher):
                     else CellSurvivor(plan.cuts, counts)
                 )
                 fit, no_fit = self.fit_by_rounds(
-                    exchange, survivor, with_calibration=plan.is_probability
+                    exchange,
+                    survivor,
+                    num_positive=pooled.num_positive,
+                    with_calibration=plan.is_probability,
                 )
                 validation = replace(validation, fit=fit, no_fit=no_fit)
             return validation, pooled.statistics
@@ -271,10 +274,12 @@ class RocGlm(RocGlmFisher):
 
         def parse(message: Message) -> ReleaseReply | MaskedReply:
             """Read a reply, and refuse another than was asked for or one that cannot be."""
-            if self.config.masks_sums:
-                return MaskedReply.from_record(message.content)
-            reply = ReleaseReply.from_record(message.content)
             name = exchange.name_of(message.metadata.src_node_id)
+            if self.roster is not None:
+                answer = MaskedReply.from_record(message.content)
+                check_masked(answer.masked, name=name, roster=self.roster, step=RELEASE_STEP)
+                return answer
+            reply = ReleaseReply.from_record(message.content)
             check_release(plan, reply, self.facts[name])
             return reply
 
@@ -313,7 +318,7 @@ class RocGlm(RocGlmFisher):
             survivors.append(LinearSurvivor(deconvolved.negative))
         fitted: tuple[RocGlmFit | None, NotEstimable | None] | None = None
         if config.mode == "fisher":
-            fitted = self.fit_by_rounds(exchange, survivors[-1])
+            fitted = self.fit_by_rounds(exchange, survivors[-1], num_positive=pooled.num_positive)
         w1, moments, statistics = self.gather_counts(exchange, tuple(survivors))
         validation = validate_noisy_scores(
             scores,

@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 
 from tasks.glm.families import FisherSums
 from tasks.roc_glm.calibration import bin_edges
+from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts_messages import CountsReply
 from tasks.roc_glm.messages import MOST_ROWS, ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan
+from tasks.roc_glm.probit import probit_design
 from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.rows import declared_coding
 from tasks.roc_glm.site_statistics import SiteStatistics
 from tasks.roc_glm.survivor import FloatArray
+from tasks.secure.roster import Roster
+from tasks.secure.secure_sums import MaskedVector
 from tasks.site.reply_fields import MalformedReply
 
 if TYPE_CHECKING:
@@ -28,6 +33,31 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-6  # of sums of scores, relative to the rows, fixed point under masks included
 _TAILS = 40.0  # standard deviations that no draw is away
 _LARGEST_SCORE = 1e150  # whose square is finite
+_LARGEST_LOGIT = 750.0  # of the smallest double
+
+
+def check_facts(facts: SiteFacts, config: RocGlmConfig) -> None:
+    """Refuse an introduction with facts that were not asked for, or without one that was.
+
+    A fact that nobody asked for would be believed: a sensitivity of a site's making, for one, would
+    stand in the privacy statement of all.
+
+    Raises
+    ------
+    MalformedReply
+        What is wrong with it.
+    """
+    has_sizes = facts.num_negative is not None
+    _require(has_sizes == (config.release != "secure-counts"), "class sizes: not as asked for")
+    _require(bool(facts.kept_cuts) == config.merges_cells, "kept cut points: not as asked for")
+    has_estimate = facts.sensitivity is not None
+    _require(has_estimate == config.estimates_sensitivity, "sensitivity: not as asked for")
+    asked = declared_coding(config.positive_label, config.negative_label)
+    _require(facts.coding.positive == asked.positive, "positive label: not the one declared")
+    _require(
+        asked.negative is None or facts.coding.negative == asked.negative,
+        "negative label: not the one declared",
+    )
 
 
 def check_release(plan: ReleasePlan, reply: ReleaseReply, facts: SiteFacts) -> None:
@@ -137,14 +167,55 @@ def check_exact_sums(plan: ReleasePlan, reply: CountsReply, facts: SiteFacts) ->
     check_statistics(SiteStatistics.from_vectors(reply.counts, reply.sums, plan.shape), sizes)
 
 
-def check_fisher_sums(fits: Sequence[FisherSums]) -> None:
-    """Refuse sums of Fisher scoring that no rows can have; raises as `check_release`."""
-    for sums in fits:
+def check_fisher_sums(
+    fits: Sequence[FisherSums],
+    *,
+    coefficients: FloatArray | None,
+    num_thresholds: int,
+    num_positive: int,
+    is_total: bool,
+) -> None:
+    """Refuse sums of Fisher scoring that no rows can have; raises as `check_release`.
+
+    Parameters
+    ----------
+    fits : sequence of FisherSums
+        Of the ROC-GLM, and of the calibrations.
+    coefficients : (2,) float64 or None
+        Of the ROC-GLM, at which they were asked for; None in the first round.
+    num_thresholds : int
+        n_T.
+    num_positive : int
+        n1 of all sites.
+    is_total : bool
+        Of all sites; False: of one of them.
+    """
+    of_roc_glm, *others = fits
+    trials = num_positive * num_thresholds
+    _require(
+        of_roc_glm.rows == trials if is_total else 0 <= of_roc_glm.rows <= trials,
+        "sums of another number of positives than was released",
+    )
+    # A response adds at most |eta| + 1 to the score (Mills ratio) and 2 / pi to the information.
+    design = probit_design(num_thresholds)
+    predictor = np.abs(design @ (np.zeros(2) if coefficients is None else coefficients))
+    score = num_positive * (np.abs(design) * (predictor[:, None] + 2.0)).sum(axis=0)
+    information = 0.64 * num_positive * np.square(design).sum(axis=0)
+    deviance = 2.0 * num_positive * float((np.square(predictor) / 2 + predictor + 2.0).sum())
+    _require(
+        bool((np.abs(of_roc_glm.score) <= score + 1.0).all())
+        and bool((np.diag(of_roc_glm.information) <= information + 1.0).all())
+        and (coefficients is None or -1.0 <= of_roc_glm.deviance <= deviance + 1.0),
+        "sums that cannot be",
+    )
+    for sums in others:
         entries = np.concatenate([sums.score, sums.information.ravel()])
+        most = _LARGEST_LOGIT**2 * (1.0 + sums.rows)
         _require(
-            0 <= sums.rows <= 10_000 * MOST_ROWS and bool((np.abs(entries) < 1e100).all()),
+            0 <= sums.rows <= MOST_ROWS and bool((np.abs(entries) <= most).all()),
             "sums that cannot be",
         )
+    for sums in fits:
         information = sums.information
         limit = np.outer(np.diag(information), np.diag(information)) * (1.0 + 1e-9) + 1e-9
         _require(
@@ -152,6 +223,13 @@ def check_fisher_sums(fits: Sequence[FisherSums]) -> None:
             and bool((np.square(information) <= limit).all()),
             "an information matrix that cannot be",
         )
+
+
+def check_masked(masked: MaskedVector, *, name: str, roster: Roster, step: str) -> None:
+    """Refuse a masked answer that is not the one asked of this site; raises as `check_release`."""
+    _require(masked.site == name, "an answer in the name of another site")
+    _require((masked.run, masked.step) == (roster.run, step), "an answer to another run or step")
+    _require(masked.roster_digest == roster.digest, "an answer for other sites than were asked")
 
 
 def check_noisy_total(plan: ReleasePlan, total: FloatArray, rows: int, *, noises: int) -> None:

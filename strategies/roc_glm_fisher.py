@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from flwr.app import RecordDict
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.fisher_scoring import FisherScoring
-from strategies.roc_glm_checks import check_fisher_sums
+from strategies.membership import Refused
+from strategies.roc_glm_checks import check_fisher_sums, check_masked
 from strategies.roc_glm_result import MaskedSums
 from tasks.glm.families import FisherSums
 from tasks.glm.messages import SiteReply
@@ -33,6 +34,7 @@ from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
+from tasks.site.reply_fields import MalformedReply
 
 
 class RocGlmFisher(FisherScoring):
@@ -74,11 +76,17 @@ class RocGlmFisher(FisherScoring):
         self.roster: Roster | None = None
         self.calibration: CalibrationFit | None = None
         self._survivor: Survivor | None = None
+        self._num_positive = 0
         self._calibrations: list[FisherIteration] = []
         self._failed: set[int] = set()
 
     def fit_by_rounds(
-        self, exchange: Exchange, survivor: Survivor, *, with_calibration: bool = False
+        self,
+        exchange: Exchange,
+        survivor: Survivor,
+        *,
+        num_positive: int,
+        with_calibration: bool = False,
     ) -> tuple[RocGlmFit | None, NotEstimable | None]:
         """Fit the ROC-GLM, and the calibration beside it.
 
@@ -88,6 +96,8 @@ class RocGlmFisher(FisherScoring):
             With the sites that are behind `survivor`.
         survivor : Survivor
             Pooled survivor function of the negatives.
+        num_positive : int
+            n1 of these sites, by which sums are checked.
         with_calibration : bool
             Scores are probabilities, and sums over all rows may leave the sites.
 
@@ -97,7 +107,7 @@ class RocGlmFisher(FisherScoring):
             The fit, or why there is none.
         """
         config = self.config
-        self._survivor, self._failed = survivor, set()
+        self._survivor, self._num_positive, self._failed = survivor, num_positive, set()
         self._calibrations = [
             FisherIteration("logit", tolerance=config.tolerance, max_rounds=config.max_rounds)
             for _ in range(2 if with_calibration else 0)
@@ -128,7 +138,7 @@ class RocGlmFisher(FisherScoring):
         if self.roster is not None:
             return MaskedSums(masked=MaskedReply.from_record(content).masked)
         reply = RocGlmFisherReply.from_record(content)
-        check_fisher_sums(read_fisher_vector(reply.vector, self._fits))
+        self._check(read_fisher_vector(reply.vector, self._fits), is_total=False)
         return reply
 
     def pool(self, replies: Mapping[str, Any]) -> FisherSums:
@@ -145,10 +155,8 @@ class RocGlmFisher(FisherScoring):
         if self.roster is None:
             vector = sum(reply.vector for reply in replies.values())
         else:
-            masked = [reply.masked for reply in replies.values()]
-            sums = unmask_sum(masked, roster=self.roster, step=fisher_step(self._round))
-            vector = split_reals.join(sums, num_sites=len(self.roster.names))
-        of_roc_glm, *others = read_fisher_vector(vector, self._fits)
+            vector = self._opened(replies, self.roster)
+        of_roc_glm, *others = self._checked(vector, replies)
         for at, (iteration, pooled) in enumerate(zip(self._calibrations, others, strict=True)):
             if at in self._failed or iteration.finished:
                 continue
@@ -162,6 +170,41 @@ class RocGlmFisher(FisherScoring):
         """Whether the ROC-GLM has converged, and the calibration beside it."""
         is_last = self._round >= self.config.max_rounds
         return super().has_converged(before, now) and (is_last or not self._unfinished)
+
+    def _opened(self, replies: Mapping[str, MaskedSums], roster: Roster) -> FloatArray:
+        """Open the masked sum."""
+        step = fisher_step(self._round)
+        for name, reply in replies.items():
+            try:
+                check_masked(reply.masked, name=name, roster=roster, step=step)
+            except MalformedReply as why:
+                raise Refused([f"{name}: fisher: {why}"]) from None
+        sums = unmask_sum([reply.masked for reply in replies.values()], roster=roster, step=step)
+        return split_reals.join(sums, num_sites=len(roster.names))
+
+    def _checked(self, vector: FloatArray, names: Iterable[str]) -> list[FisherSums]:
+        """Read pooled sums, and end the run if they cannot be."""
+        try:
+            fits = read_fisher_vector(vector, self._fits)
+            self._check(fits, is_total=True)
+        except ValueError as why:
+            masks = ", and masks hide which" if self.roster is not None else ""
+            raise Refused(
+                [
+                    f"fisher: the sum of {some_names(names)} cannot be ({why}): a site answered "
+                    f"falsely{masks}"
+                ]
+            ) from None
+        return fits
+
+    def _check(self, fits: list[FisherSums], *, is_total: bool) -> None:
+        check_fisher_sums(
+            fits,
+            coefficients=self.coefficients,
+            num_thresholds=self.config.num_thresholds,
+            num_positive=self._num_positive,
+            is_total=is_total,
+        )
 
     @property
     def _fits(self) -> int:

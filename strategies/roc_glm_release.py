@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.membership import Refused
-from strategies.roc_glm_checks import check_counts, check_noisy_total, check_statistics
+from strategies.roc_glm_checks import (
+    check_counts,
+    check_facts,
+    check_noisy_total,
+    check_statistics,
+)
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, pool_distinct
 from tasks.roc_glm.cut_points import planned_cuts
@@ -93,18 +98,19 @@ class PooledRelease:
     statistics: SiteStatistics | None = None
 
 
-def read_facts(sites: Mapping[str, TaskPart]) -> dict[str, SiteFacts]:
+def read_facts(sites: Mapping[str, TaskPart], config: RocGlmConfig) -> dict[str, SiteFacts]:
     """Read what each site told of its rows.
 
     Raises
     ------
     Refused
-        The sites that told what cannot be.
+        The sites that told what cannot be, what was not asked for, or less.
     """
     facts, faults = {}, []
     for name, part in sites.items():
         try:
             facts[name] = SiteFacts.from_facts(part.facts)
+            check_facts(facts[name], config)
         except (KeyError, ValueError, TypeError) as why:
             said = f"no {why}" if isinstance(why, KeyError) else f"{why}"
             faults.append((name, f"malformed: an introduction that cannot be ({said})"))
@@ -142,7 +148,8 @@ def plan_release(
         raise Refused(faults)
     is_probability = all(fact.in_unit_interval for fact in facts.values())
     sensitivity = config.sensitivity
-    if estimates := [f.sensitivity for f in facts.values() if f.sensitivity is not None]:
+    estimates = [fact.sensitivity for fact in facts.values() if fact.sensitivity is not None]
+    if config.estimates_sensitivity and estimates:
         sensitivity = pool_sensitivity(estimates).sensitivity
     noise = None
     if config.release in NOISY_RELEASES:

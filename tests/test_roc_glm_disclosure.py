@@ -277,7 +277,7 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
             for values in numbers(message).values():
                 assert not np.isin(values, everyone).any()
     for _, reply in run.replies(ROC_GLM_FISHER):  # of the positives' probit only, no calibration
-        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 2
+        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 3
     for site, reply in run.replies(COUNTS):
         said = CountsReply.from_record(reply.content)
         assert [m.count for m in said.moments] == 2 * [run.rows[site].num_positive]

@@ -139,6 +139,36 @@ def cells_of_many_rows() -> list[pd.DataFrame]:
     return ORIGINAL(rows=1200)
 
 
+@pytest.mark.parametrize("number", [1.5, 6.5, 2.0, True, "7", [7]])
+@pytest.mark.parametrize("release", ["secure-counts", "binned"])
+def test_rounds_are_whole_numbers(number: Any, release: str, tmp_path: Path) -> None:
+    """Between two whole ones lie as many rounds as a server likes."""
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    content = content_of(run, ROC_GLM_FISHER)
+    content.config_records["request"]["round"] = number
+    assert why(ask(run, 1, content, ROC_GLM_FISHER)).startswith("bad-request: a request of another")
+
+
+@pytest.mark.parametrize(
+    ("kind", "record_name", "name", "value"),
+    [
+        (RELEASE, "release", "is-probability", 1),
+        (RELEASE, "release", "sensitivity", "1"),
+        (RELEASE, "release", "roster", "text"),
+        (ROC_GLM_FISHER, "request", "fits", 1.0),
+    ],
+)
+def test_a_field_of_another_type_is_refused(
+    kind: str, record_name: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": "binned", "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    content = content_of(run, kind)
+    content.config_records[record_name][name] = value
+    assert why(ask(run, 1, content, kind)).startswith("bad-request: a request of another form")
+
+
 # Under masks -------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ from tasks.roc_glm.releases import (
 from tasks.roc_glm.request_checks import (
     accepted_sensitivity,
     not_asked,
+    read_request,
     refuse_cuts,
     refuse_survivor,
 )
@@ -84,7 +85,7 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
     It is answered for one request of a run. A release with noise is drawn once: asked again, the
     site says the same, since a second draw would spend the budget a second time.
     """
-    request = ReleaseRequest.from_record(message.content)
+    request = read_request(message.content, ReleaseRequest.from_record)
     # Another roster is the guard's matter, which may answer a smaller one.
     asked = digest_of(replace(request, roster=b"").to_record())
     if site.config.release in NOISY_RELEASES:
@@ -117,7 +118,7 @@ def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
     """Answer ``counts``: exact sums over the site's positives under the pooled survivors."""
     if site.config.release != "noisy-scores":
         raise not_asked(site, "sums of exact positives")
-    request = CountsRequest.from_record(message.content)
+    request = read_request(message.content, CountsRequest.from_record)
     if len(request.survivors) > 2:
         raise SiteFault("bad-request", "more than two survivor functions are not answered")
     if site_state.earlier_release(context) is None:
@@ -156,7 +157,7 @@ def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
     config = site.config
     if config.mode != "fisher" or config.release in ("noisy-counts", "noisy-histogram"):
         raise not_asked(site, "sums of Fisher scoring")
-    request = RocGlmFisherRequest.from_record(message.content)
+    request = read_request(message.content, RocGlmFisherRequest.from_record)
     if not 1 <= request.server_round <= config.max_rounds:
         raise SiteFault(
             "bad-request", f"round {request.server_round}: max-rounds = {config.max_rounds}"

@@ -198,6 +198,11 @@ class RocGlmConfig(BaseModel):
         return by_cell and self.release in ("secure-counts", "binned")
 
     @property
+    def estimates_sensitivity(self) -> bool:
+        """Whether sites estimate the sensitivity from their rows, and tell it."""
+        return self.estimate_sensitivity and self.release in NOISY_RELEASES
+
+    @property
     def feature_columns(self) -> list[str]:
         """Names of the feature columns; empty where the model names them."""
         return [part.strip() for part in self.features.split(",") if part.strip()]

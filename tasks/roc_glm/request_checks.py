@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from tasks.roc_glm.messages import ReleaseRequest
@@ -12,6 +15,18 @@ from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.roc_site import RocGlmSite
 from tasks.roc_glm.survivor import CellSurvivor, LinearSurvivor, ScoreSurvivor
 from tasks.site.faults import SiteFault
+
+_Request = TypeVar("_Request")
+
+
+def read_request(content: RecordDict, read: Callable[[RecordDict], _Request]) -> _Request:
+    """Read a request with `from_record` of its kind; ``"bad-request"`` if it is malformed."""
+    try:
+        return read(content)
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError) as why:
+        raise SiteFault(
+            "bad-request", f"a request of another form than expected ({type(why).__name__})"
+        ) from None
 
 
 def refuse_cuts(cuts: NDArray[np.float64], site: RocGlmSite) -> None:

@@ -12,7 +12,7 @@ from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import count_in_cells
 from tasks.roc_glm.cut_points import planned_cuts
 from tasks.roc_glm.messages import SiteFacts
-from tasks.roc_glm.releases import NOISY_RELEASES, needs_unit_interval, unit_interval_fault
+from tasks.roc_glm.releases import needs_unit_interval, unit_interval_fault
 from tasks.roc_glm.rows import LabelCoding, RocRows
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.sensitivity import SensitivityEstimate
@@ -102,7 +102,7 @@ class RocGlmSite:
             raise SiteFault(SMALL_SITE, *(f"roc-glm.{rule}" for rule in short))
         cuts = planned_cuts(config, quantiles_of or model)
         estimate = None
-        if config.estimate_sensitivity and config.release in NOISY_RELEASES:
+        if config.estimates_sensitivity:
             estimate = table_sensitivity(
                 frame, label=label, score=score, config=config, model=model
             )
