@@ -66,11 +66,12 @@ class RocGlm(RocGlmFisher):
     1. ``release`` (:meth:`gather_release`): each site releases the survivor functions of its two
        classes as ``roc-glm.release`` says, and the server pools them. Where these are exact
        counts, statistics (confusion counts, calibration sums) come with them.
-    2. ``fisher``, with ``roc-glm.mode = "fisher"``: probit regression of "placement value at
+    2. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
+       the pooled survivor function, and statistics. A site looks for its own noisy negatives in
+       that function first.
+    3. ``fisher``, with ``roc-glm.mode = "fisher"``: probit regression of "placement value at
        most t" on (1, Phi^-1(t)), and calibration, by
        :class:`~strategies.roc_glm_fisher.RocGlmFisher`.
-    3. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
-       the pooled survivor function, and statistics.
 
     With the introduction (:func:`strategies.membership.meet_sites`) that is 2 exchanges in one-shot
     mode (3 after noisy scores), and as many as iterations more with ``fisher``. `noisy-counts` and
@@ -232,7 +233,7 @@ class RocGlm(RocGlmFisher):
     def gather_counts(
         self, exchange: Exchange, survivors: tuple[Survivor, ...]
     ) -> tuple[list[IntArray], list[Moments], SiteStatistics]:
-        """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
+        """Step 2, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
         request = CountsRequest(survivors, self.plan.is_probability)
 
         def parse(message: Message) -> CountsReply:
@@ -316,10 +317,10 @@ class RocGlm(RocGlmFisher):
         deconvolved = Deconvolved.of(scores, tau) if config.debias else None
         if deconvolved is not None:
             survivors.append(LinearSurvivor(deconvolved.negative))
+        w1, moments, statistics = self.gather_counts(exchange, tuple(survivors))
         fitted: tuple[RocGlmFit | None, NotEstimable | None] | None = None
         if config.mode == "fisher":
             fitted = self.fit_by_rounds(exchange, survivors[-1], num_positive=pooled.num_positive)
-        w1, moments, statistics = self.gather_counts(exchange, tuple(survivors))
         validation = validate_noisy_scores(
             scores,
             deconvolved,

@@ -21,7 +21,7 @@ from tasks.roc_glm.counts_messages import (
     RocGlmFisherRequest,
 )
 from tasks.roc_glm.messages import RELEASE, MaskedReply, ReleaseReply, ReleaseRequest, SiteFacts
-from tasks.roc_glm.survivor import CellSurvivor, ScoreSurvivor
+from tasks.roc_glm.survivor import CellSurvivor, LinearSurvivor, ScoreSurvivor
 from tasks.secure.keys import SiteKeys
 from tasks.secure.roster import Roster
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
@@ -87,12 +87,85 @@ def test_sums_of_positives_are_given_under_one_request(tmp_path: Path) -> None:
     again = ask(run, 1, content_of(run, COUNTS), COUNTS)
     first, second = (CountsReply.from_record(reply.content) for reply in (said, again))
     assert first.moments == second.moments
-    for level in (0.5, 0.25):
-        step = CountsRequest((ScoreSurvivor.of(np.array([level])),), True)
-        assert why(ask(run, 1, step.to_record(), COUNTS)).startswith("second-request")
     asked = CountsRequest.from_record(content_of(run, COUNTS))
-    fewer = replace(asked, survivors=asked.survivors[:1])
-    assert why(ask(run, 1, fewer.to_record(), COUNTS)).startswith("second-request")
+    other = replace(asked, is_probability=False)
+    assert why(ask(run, 1, other.to_record(), COUNTS)).startswith("second-request")
+
+
+def after_the_release(run: Recorded) -> tuple[CountsRequest, ScoreSurvivor, LinearSurvivor]:
+    """The request of a run, whose first site has not answered it yet."""
+    begin_anew(run, 1)
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error()
+    asked = CountsRequest.from_record(content_of(run, COUNTS))
+    pool, deconvolved = asked.survivors
+    assert isinstance(pool, ScoreSurvivor)
+    assert isinstance(deconvolved, LinearSurvivor)
+    return asked, pool, deconvolved
+
+
+def test_no_survivor_function_of_a_servers_making_is_answered(tmp_path: Path) -> None:
+    """All mass in the cell of the lowest positive would give that patient's exact score."""
+    seeded: dict[str, bool | int | float | str] = {"seeded-noise": True}
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores", **seeded})
+    asked, pool, deconvolved = after_the_release(run)
+    single = np.zeros(1000)
+    single[int(1000 * run.rows["east"].positive[0])] = 1.0
+    shifted = deconvolved.probabilities + 1e-4 * (np.arange(50) == 7)
+    without = np.isin(pool.levels, noisy_negatives(run), invert=True)
+    step = ScoreSurvivor.of(np.array([0.5]))
+    lone = LinearSurvivor(single)
+    for survivors in (
+        (lone,),
+        (pool, lone),
+        (step,),
+        (step, deconvolved),
+        (pool,),
+        (deconvolved, pool),
+        (pool, LinearSurvivor(shifted)),
+        (pool, LinearSurvivor(np.array([1.0]))),
+        (ScoreSurvivor(pool.levels[without], pool.counts[without]), deconvolved),
+        (ScoreSurvivor(pool.levels[::-1], pool.counts), deconvolved),
+        (ScoreSurvivor(pool.levels, pool.counts[:-1]), deconvolved),
+        (ScoreSurvivor(pool.levels, np.where(without, pool.counts, 0)), deconvolved),
+        (pool, deconvolved, deconvolved),
+        (),
+    ):
+        request = replace(asked, survivors=survivors).to_record()
+        said = why(ask(run, 1, request, COUNTS))
+        assert said.startswith("bad-request")
+        assert "survivor function" in said
+    assert not ask(run, 1, asked.to_record(), COUNTS).has_error()
+
+
+def noisy_negatives(run: Recorded) -> np.ndarray[Any, Any]:
+    return ReleaseReply.from_record(dict(run.replies(RELEASE))["east"].content).negative
+
+
+def test_what_a_server_can_still_do_with_invented_scores_is_said(tmp_path: Path) -> None:
+    """The site cannot know other sites' noisy scores; statement and ledger say who is trusted."""
+    seeded: dict[str, bool | int | float | str] = {"seeded-noise": True, "roc-glm.debias": False}
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores", **seeded})
+    begin_anew(run, 1)
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error()
+    own = noisy_negatives(run)
+    invented = np.concatenate([own, np.full(10**6, 0.5)])
+    request = CountsRequest((ScoreSurvivor.of(invented),), True)
+    assert not ask(run, 1, request.to_record(), COUNTS).has_error()
+    assert "that the others' are real, the server is trusted" in run.result.summary["privacy"]
+    assert any("invents other sites' noisy scores" in row["reveals"] for row in run.result.ledger)
+
+
+@pytest.mark.parametrize("release", ["binned", "secure-counts", "noisy-scores", "exact"])
+def test_rounds_come_after_what_they_are_about(release: str, tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    assert "after roc-glm" in why(ask(run, 1, content_of(run, ROC_GLM_FISHER), ROC_GLM_FISHER))
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error() or (
+        release == "secure-counts"  # whose keys are new
+    )
+    if release == "noisy-scores":
+        said = why(ask(run, 1, content_of(run, ROC_GLM_FISHER), ROC_GLM_FISHER))
+        assert "after roc-glm-counts only" in said
 
 
 def test_sums_of_positives_come_after_the_release(tmp_path: Path) -> None:

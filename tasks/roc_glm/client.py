@@ -53,6 +53,7 @@ from tasks.roc_glm.request_checks import (
     not_asked,
     read_request,
     refuse_cuts,
+    refuse_pool,
     refuse_survivor,
 )
 from tasks.roc_glm.roc_site import SMALL_SITE as SMALL_SITE
@@ -115,16 +116,24 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
 
 
 def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
-    """Answer ``counts``: exact sums over the site's positives under the pooled survivors."""
+    """Answer ``counts``: exact sums over the site's positives under the pooled survivors.
+
+    It is answered under survivor functions that can be those of a pool with the site's own noisy
+    negatives in it, for one request of a run, and before any round of Fisher scoring.
+    """
     if site.config.release != "noisy-scores":
         raise not_asked(site, "sums of exact positives")
     request = read_request(message.content, CountsRequest.from_record)
-    if len(request.survivors) > 2:
-        raise SiteFault("bad-request", "more than two survivor functions are not answered")
-    if site_state.earlier_release(context) is None:
+    said = site_state.earlier_release(context)
+    if said is None:
         raise SiteFault("bad-request", "sums of exact positives are given after the release only")
-    if site.config.mode == "fisher" and request.survivors:
-        fix_survivor(context, survivor_record(request.survivors[-1]))
+    refuse_pool(
+        request.survivors,
+        own=np.asarray(ReleaseReply.from_record(said).negative, dtype=np.float64),
+        tau=site_state.noise_scale(context),
+        debias=site.config.debias,
+    )
+    fix_survivor(context, survivor_record(request.survivors[-1]))
     reply = answer_once(
         context,
         COUNTS_STEP,
@@ -163,6 +172,9 @@ def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
             "bad-request", f"round {request.server_round}: max-rounds = {config.max_rounds}"
         )
     refuse_survivor(request.survivor, site)
+    before = COUNTS_STEP if config.release == "noisy-scores" else RELEASE_STEP
+    if not was_answered(context, before):
+        raise SiteFault("bad-request", f"sums of Fisher scoring are given after {before} only")
     fix_survivor(context, survivor_record(request.survivor))
     asked, number = digest_of(request.to_record()), request.server_round
     if not config.masks_sums:
@@ -237,6 +249,7 @@ def _noisy(
     plan = noise_plan(
         config, score_sensitivity=moves, cuts=request.cuts, is_probability=is_probability
     )
+    site_state.remember_noise_scale(context, plan.scale)
     if config.release == "noisy-scores":
         scores = release_scores(site.rows, plan.scale, generator=generator)
         return ReleaseReply(scores.negative, scores.positive)

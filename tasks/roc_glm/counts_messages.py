@@ -107,7 +107,9 @@ class CountsReply:
 
     reveals: ClassVar[str] = (
         "exact sums over the site's positives: w1 at the thresholds, count, mean and M2 of their "
-        "placement values; confusion counts and calibration sums; no noise covers them"
+        "placement values; confusion counts and calibration sums; no noise covers them, and a "
+        "server that invents other sites' noisy scores chooses, once, between which values "
+        "positives are counted"
     )
 
     def to_record(self) -> RecordDict:

@@ -44,6 +44,10 @@ ROC_GLM_SUMS = {
     "fisher": "the exact sums of score vector and information of every round (A1)",
 }
 MOMENTS_OF_POSITIVES = "the exact moments of the positives' placement values (A1)"
+_TRUSTED_POOL = (
+    "a site finds its own noisy scores in the pool under which its exact positives are summed; "
+    "that the others' are real, the server is trusted"
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ def guarantee(
             f"sensitivity = {float(score_sensitivity)!r} is an estimate from the data and no "
             "bound on unseen patients, so (epsilon, delta) is one too"
         )
+    if release == "noisy-scores":
+        notes.append(_TRUSTED_POOL)
     if is_shared:
         notes.append("it holds for the sum over sites, if every site adds its share of the noise")
     return Guarantee(

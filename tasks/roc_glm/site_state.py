@@ -28,6 +28,7 @@ _ROSTER = "roc-glm-roster"
 _MODEL = "roc-glm-model"
 _FACTS = "roc-glm-facts"
 _RELEASE = "roc-glm-release/"
+_NOISE = "roc-glm-noise"
 
 _LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
 
@@ -158,6 +159,16 @@ def remember_release(context: Context, content: RecordDict) -> None:
     """Keep a release with noise."""
     for key, record in content.items():
         context.state[_RELEASE + key] = record
+
+
+def remember_noise_scale(context: Context, scale: float) -> None:
+    """Keep the standard deviation of the release's noise."""
+    context.state[_NOISE] = ConfigRecord({"scale": scale})
+
+
+def noise_scale(context: Context) -> float:
+    """Standard deviation of the noise of the release that was sent."""
+    return cast(float, context.state.config_records[_NOISE]["scale"])
 
 
 def remember_model(context: Context, text: str) -> None:
