@@ -69,7 +69,7 @@ def pooled_check(
         negative=np.sort(np.concatenate([part.negative for part in parts])),
         positive=np.sort(np.concatenate([part.positive for part in parts])),
     )
-    pooled = _pooled_numbers(rows, config)
+    pooled = _pooled_numbers(rows, config, result)
     return {
         key: {
             "federated": summary[key],
@@ -92,12 +92,14 @@ def node_configs(exchange: Exchange) -> list[dict[str, Value]]:
     return [{"partition-id": part, "num-partitions": number} for part in range(number)]
 
 
-def _pooled_numbers(rows: RocRows, config: RunConfig) -> dict[str, float | None]:
+def _pooled_numbers(
+    rows: RocRows, config: RunConfig, result: RocGlmResult
+) -> dict[str, float | None]:
     validation = validate_counts(DistinctCounts.of(rows).counts, config=config.roc_glm)
     estimate, fit = validation.estimate, validation.fit
-    bins = config.roc_glm.calibration_bins if rows.in_unit_interval else 0
+    places = result.plan.places
     statistics = site_statistics(
-        rows, np.array([config.roc_glm.threshold]), bins=bins, privacy_level=1
+        rows, np.array([places.threshold]), edges=places.edges, privacy_level=1
     )
     calibration = statistics.calibration
     return {

@@ -92,9 +92,9 @@ def curves_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
         }
     document: dict[str, Any] = {"roc": roc}
     if result.statistics is not None:
-        document["confusion"] = _confusion(result.statistics.confusion, config)
+        document["confusion"] = _confusion(result.statistics.confusion, result)
         if (calibration := result.statistics.calibration) is not None:
-            bins = calibration.curve()
+            bins = calibration.curve(result.plan.places.edges)
             document["calibration"] = {
                 "bins": [
                     {
@@ -106,7 +106,7 @@ def curves_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
                     }
                     for part in bins
                 ],
-                "suppressed": sum(part.suppressed for part in bins),
+                "suppressed": calibration.suppressed,
             }
             if result.pooled.noisy is not None:
                 document["calibration"]["noisy"] = True
@@ -248,13 +248,13 @@ def _fit_numbers(result: RocGlmResult) -> dict[str, Any]:
 def _statistics_numbers(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     if (statistics := result.statistics) is not None:
-        confusion = _confusion(statistics.confusion, config)
-        for key in ("sensitivity", "specificity", "ppv", "npv", "accuracy"):
+        confusion = _confusion(statistics.confusion, result)
+        for key in ("threshold", "sensitivity", "specificity", "ppv", "npv", "accuracy"):
             numbers[key] = confusion.get(key)
         if (calibration := statistics.calibration) is not None and calibration.rows:
             numbers["brier"] = calibration.brier
             numbers["observed-to-expected"] = calibration.observed_to_expected
-            numbers["suppressed"] = int(calibration.suppressed.sum())
+            numbers["suppressed"] = calibration.suppressed
     if (fit := calibration_fit(result)) is not None:
         numbers |= {
             "calibration-slope": fit.slope,
@@ -267,15 +267,15 @@ def _statistics_numbers(result: RocGlmResult, config: RocGlmConfig) -> dict[str,
     return numbers
 
 
-def _confusion(counts: ConfusionCounts, config: RocGlmConfig) -> Mapping[str, Any]:
-    found = asdict(rates(counts, np.array([config.threshold]))[0])
+def _confusion(counts: ConfusionCounts, result: RocGlmResult) -> Mapping[str, Any]:
+    threshold = result.plan.places.threshold
+    found = asdict(rates(counts, np.array([threshold]))[0])
     table = {
-        "threshold": config.threshold,
+        "threshold": threshold,
         "true-positive": float(counts.true_positive[0]),
         "false-positive": float(counts.false_positive[0]),
         "true-negative": float(counts.true_negative[0]),
         "false-negative": float(counts.false_negative[0]),
-        "suppressed": int(counts.suppressed[0]),
         "sensitivity": found["sensitivity"],
         "specificity": found["specificity"],
         "ppv": found["positive_predictive_value"],
@@ -324,7 +324,6 @@ def _net_benefit(cells: CellCounts) -> dict[str, list[float | None]]:
         false_negative=cells.positive.sum() - above[0],
         false_positive=above[1],
         true_negative=cells.negative.sum() - above[1],
-        suppressed=np.zeros(len(cells.cuts), dtype=np.int64),
     )
     found = rates(counts, cells.cuts)
     return {

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.glm.families import FisherSums
-from tasks.roc_glm.calibration import bin_edges
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts_messages import CountsReply
 from tasks.roc_glm.messages import MOST_ROWS, ReleaseReply, SiteFacts
@@ -90,7 +89,7 @@ def check_release(plan: ReleasePlan, reply: ReleaseReply, facts: SiteFacts) -> N
         (len(reply.counts), len(reply.sums)) == (plan.shape.num_counts, plan.shape.num_sums),
         "statistics of another length than asked for",
     )
-    check_statistics(SiteStatistics.from_vectors(reply.counts, reply.sums, plan.shape), sizes)
+    _check_own_statistics(plan, reply, sizes)
 
 
 def check_counts(counts: NDArray[np.generic], size: int | None = None) -> None:
@@ -110,7 +109,9 @@ def check_counts(counts: NDArray[np.generic], size: int | None = None) -> None:
         _require(sum(found) == size, "counts that do not add up to the class size stated before")
 
 
-def check_statistics(statistics: SiteStatistics, sizes: tuple[int, int]) -> None:
+def check_statistics(
+    statistics: SiteStatistics, sizes: tuple[int, int], *, edges: FloatArray
+) -> None:
     """Refuse confusion counts and calibration sums that rows of these classes cannot have.
 
     Parameters
@@ -119,16 +120,16 @@ def check_statistics(statistics: SiteStatistics, sizes: tuple[int, int]) -> None
         Of a site, or summed over sites.
     sizes : (int, int)
         Negative and positive rows.
+    edges : (B + 1,) float64
+        Of the calibration bins.
     """
     negative, positive = sizes
     table = statistics.confusion
     cells = [table.true_positive, table.false_negative, table.false_positive, table.true_negative]
-    total = np.sum([*cells, table.suppressed], axis=0)
     _require(
         all((cell >= 0).all() for cell in cells)
-        and bool((table.true_positive + table.false_negative <= positive).all())
-        and bool((table.false_positive + table.true_negative <= negative).all())
-        and bool((total == negative + positive).all()),
+        and bool((table.true_positive + table.false_negative == positive).all())
+        and bool((table.false_positive + table.true_negative == negative).all()),
         "confusion counts that do not add up to the class sizes",
     )
     if (sums := statistics.calibration) is None:
@@ -139,10 +140,9 @@ def check_statistics(statistics: SiteStatistics, sizes: tuple[int, int]) -> None
     _require(
         bool((sums.bin_positives <= sums.bin_rows).all())
         and float(sums.bin_positives.sum()) <= positive
-        and float(sums.bin_rows.sum() + sums.suppressed.sum()) == rows,
+        and float(sums.bin_rows.sum() + sums.suppressed) == rows,
         "bins that do not add up to the class sizes",
     )
-    edges = bin_edges(len(sums.bin_rows))
     _require(
         -slack <= sums.scores <= rows + slack
         and -slack <= sums.squares <= rows + slack
@@ -164,7 +164,7 @@ def check_exact_sums(plan: ReleasePlan, reply: CountsReply, facts: SiteFacts) ->
             -1e-12 <= moments.mean <= 1.0 + 1e-12 and -slack <= moments.squares <= most + slack,
             "moments that placement values in [0, 1] cannot have",
         )
-    check_statistics(SiteStatistics.from_vectors(reply.counts, reply.sums, plan.shape), sizes)
+    _check_own_statistics(plan, reply, sizes)
 
 
 def check_fisher_sums(
@@ -237,6 +237,13 @@ def check_noisy_total(plan: ReleasePlan, total: FloatArray, rows: int, *, noises
     assert plan.noise is not None, "the release has noise"
     limit = rows + _TAILS * np.sqrt(noises) * _largest_noise(plan.noise)
     _require(bool((np.abs(total) <= limit).all()), "noisy sums further off than noise goes")
+
+
+def _check_own_statistics(
+    plan: ReleasePlan, reply: ReleaseReply | CountsReply, sizes: tuple[int, int]
+) -> None:
+    statistics = SiteStatistics.from_vectors(reply.counts, reply.sums, plan.shape)
+    check_statistics(statistics, sizes, edges=plan.places.edges)
 
 
 def _check_scores(plan: ReleasePlan, reply: ReleaseReply, sizes: tuple[int, int]) -> None:

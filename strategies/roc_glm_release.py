@@ -16,7 +16,7 @@ from strategies.roc_glm_checks import (
 )
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, pool_distinct
-from tasks.roc_glm.cut_points import planned_cuts
+from tasks.roc_glm.cut_points import StatisticsPlaces, planned_cuts
 from tasks.roc_glm.messages import ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
 from tasks.roc_glm.noisy_statistics import calibration_of, confusion_of
@@ -65,9 +65,14 @@ class ReleasePlan:
     noise: NoisePlan | None
 
     @property
+    def places(self) -> StatisticsPlaces:
+        """Where the statistics that come with the release are cut."""
+        return StatisticsPlaces.of(self.config, self.cuts, is_probability=self.is_probability)
+
+    @property
     def shape(self) -> StatisticsShape:
         """Of the statistics that come with the release."""
-        return StatisticsShape(1, self.config.calibration_bins if self.is_probability else 0)
+        return StatisticsShape(1, max(0, len(self.places.edges) - 1))
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,9 @@ def _pool_masked(
     statistics = SiteStatistics.from_vectors(
         whole, split_reals.join(reals, num_sites=number), shape
     )
-    check_statistics(statistics, (counts.num_negative, counts.num_positive))
+    check_statistics(
+        statistics, (counts.num_negative, counts.num_positive), edges=plan.places.edges
+    )
     return PooledRelease(
         counts.num_negative, counts.num_positive, counts=counts, statistics=statistics
     )

@@ -102,7 +102,7 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
         return Message(reply, reply_to=message)
     refuse_another(context, RELEASE_STEP, asked)
     counts, _ = _counts(request, site)
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(request.cuts, is_probability=request.is_probability)
     roster = site_state.accept_roster(context, site.name, request.roster)
     if was_answered(context, FISHER_STEP):
         site_state.refuse_another_roster(context, site.name, roster)
@@ -145,7 +145,7 @@ def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
 
 def _exact_sums(request: CountsRequest, site: RocGlmSite) -> RecordDict:
     config, positive = site.config, site.rows.positive
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(site.cuts, is_probability=request.is_probability)
     w1 = [
         site_threshold_counts(
             survivor, positive, num_thresholds=config.num_thresholds, ties=config.ties
@@ -164,7 +164,7 @@ def _exact_sums(request: CountsRequest, site: RocGlmSite) -> RecordDict:
 def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
     """Answer ``fisher``: score vector, information and deviance of the ROC-GLM, and calibration."""
     config = site.config
-    if config.mode != "fisher" or config.release in ("noisy-counts", "noisy-histogram"):
+    if not config.iterates:
         raise not_asked(site, "sums of Fisher scoring")
     request = read_request(message.content, RocGlmFisherRequest.from_record)
     if not 1 <= request.server_round <= config.max_rounds:
@@ -232,7 +232,7 @@ def _counts(request: ReleaseRequest, site: RocGlmSite) -> tuple[ClassCounts, NDA
 
 def _clear_release(request: ReleaseRequest, site: RocGlmSite) -> RecordDict:
     counts, levels = _counts(request, site)
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(request.cuts, is_probability=request.is_probability)
     return ReleaseReply(
         counts.negative, counts.positive, levels, statistics.counts(), statistics.sums()
     ).to_record()

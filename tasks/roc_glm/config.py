@@ -203,6 +203,11 @@ class RocGlmConfig(BaseModel):
         return self.estimate_sensitivity and self.release in NOISY_RELEASES
 
     @property
+    def iterates(self) -> bool:
+        """Whether sites are asked for rounds of Fisher scoring; never after counts with noise."""
+        return self.mode == "fisher" and self.release not in ("noisy-counts", "noisy-histogram")
+
+    @property
     def feature_columns(self) -> list[str]:
         """Names of the feature columns; empty where the model names them."""
         return [part.strip() for part in self.features.split(",") if part.strip()]
@@ -222,6 +227,10 @@ class RocGlmConfig(BaseModel):
             faults.append(
                 f"secure = true with release = '{self.release}': allowed with noisy-counts and "
                 "noisy-histogram (secure-counts is secure by itself)"
+            )
+        if self.privacy_level_of == "cell" and self.release in NOISY_RELEASES:
+            faults.append(
+                f"privacy-level-of = 'cell' with release = '{self.release}': allowed without noise"
             )
         if self.cells == 1:
             faults.append("cells = 1: allowed is 0 (the default of the release) or 2 and more")

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import count_in_cells
-from tasks.roc_glm.cut_points import planned_cuts
+from tasks.roc_glm.cut_points import StatisticsPlaces, planned_cuts
 from tasks.roc_glm.messages import SiteFacts
 from tasks.roc_glm.releases import needs_unit_interval, unit_interval_fault
-from tasks.roc_glm.rows import LabelCoding, RocRows
+from tasks.roc_glm.rows import FloatArray, LabelCoding, RocRows
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.site_statistics import SiteStatistics, site_statistics
@@ -141,15 +141,21 @@ class RocGlmSite:
     def _kept(self) -> NDArray[np.bool_]:
         return keepable_cuts(count_in_cells(self.rows, self.cuts), self.config.privacy_level)
 
-    def statistics(self, *, is_probability: bool) -> SiteStatistics:
-        """Confusion counts at the threshold, and calibration sums of probabilities."""
-        config = self.config
-        by_cell = config.privacy_level_of == "cell"
+    def statistics(self, cuts: FloatArray, *, is_probability: bool) -> SiteStatistics:
+        """Confusion counts at the threshold, and calibration sums of probabilities.
+
+        Parameters
+        ----------
+        cuts : (M - 1,) float64
+            Cut points of the release.
+        is_probability : bool
+            Whether the scores of all sites lie in [0, 1].
+        """
         is_probability = is_probability and self.rows.in_unit_interval
+        places = StatisticsPlaces.of(self.config, cuts, is_probability=is_probability)
         return site_statistics(
             self.rows,
-            np.array([config.threshold]),
-            bins=config.calibration_bins if is_probability else 0,
-            privacy_level=config.privacy_level,
-            cell_level=config.privacy_level if by_cell else 0,
+            np.array([places.threshold]),
+            edges=places.edges,
+            privacy_level=self.config.privacy_level,
         )
