@@ -18,7 +18,7 @@ from tasks.glm.scoring import FisherIteration
 from tasks.roc_glm.calibration import bin_edges, calibration_sums
 from tasks.roc_glm.calibration_slope import (
     CalibrationFit,
-    cell_middles,
+    cell_scores,
     grouped_calibration,
     intercept_sums,
     interior_rows,
@@ -119,7 +119,10 @@ def test_slope_and_intercept_are_those_of_statsmodels() -> None:
     assert exact.intercept_in_the_large == pytest.approx(ours.intercept_in_the_large, rel=1e-8)
     cuts = equal_cuts(50)
     binned = reduce(add, [count_in_cells(rows, cuts) for rows in sites])
-    close = grouped_calibration(binned, cell_middles(cuts))
+    sums = reduce(add, [calibration_sums(rows, privacy_level=1) for rows in sites])
+    at = cell_scores(cuts, binned, edges=bin_edges(), sums=sums)
+    assert (at @ (binned.negative + binned.positive)) == pytest.approx(sums.scores, rel=1e-12)
+    close = grouped_calibration(binned, at)
     assert close.slope == pytest.approx(ours.slope, abs=0.02)
     assert close.intercept == pytest.approx(ours.intercept, abs=0.02)
 

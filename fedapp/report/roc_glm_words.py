@@ -115,6 +115,11 @@ def calibration_words(run: RunRecord) -> list[str]:
     ]
     why = summary.get("no-calibration-slope")
     left_out = [f"{str(why)[0].upper()}{str(why)[1:]}."] if why else []
+    if summary.get("calibration-slope-from-cells"):
+        left_out.append(
+            "Slope and intercept are from counts in cells, close to those of the scores; Fisher "
+            "scoring (mode = 'fisher') gives them exactly."
+        )
     if not parts:
         return left_out
     numbers = ", ".join(parts)

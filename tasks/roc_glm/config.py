@@ -86,8 +86,11 @@ class RocGlmConfig(BaseModel):
         ),
     ] = 0
     cut_points: Annotated[
-        Literal["equal", "quantile"],
-        Field(description="cells of equal width on [0, 1], or at the model's training quantiles"),
+        Literal["equal", "quantile", "model"],
+        Field(
+            description="cells of equal width on [0, 1], at the model's training quantiles, or at "
+            "the model's own cut points"
+        ),
     ] = "equal"
 
     privacy_level: Annotated[

@@ -13,6 +13,11 @@ from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SiteFault
 
+_SHIPPED = {
+    "quantile": "the quantiles of its training scores",
+    "model": "cut points of its own",
+}
+
 
 @dataclass(frozen=True)
 class StatisticsPlaces:
@@ -63,12 +68,13 @@ def planned_cuts(config: RocGlmConfig, model: ScoreModel | None) -> FloatArray:
     ----------
     config : RocGlmConfig
     model : ScoreModel or None
-        The model whose training quantiles are the cut points where the configuration says so.
+        The model whose training quantiles, or whose own cut points, are the cut points where the
+        configuration says so.
 
     Raises
     ------
     SiteFault
-        ``"no-quantiles"`` if there is no model that ships them.
+        ``"no-quantiles"`` or ``"no-cut-points"`` if there is no model that ships them.
     """
     if config.release in ("exact", "noisy-scores"):
         return np.empty(0)
@@ -76,10 +82,17 @@ def planned_cuts(config: RocGlmConfig, model: ScoreModel | None) -> FloatArray:
         return equal_cuts(config.num_cells)
     if model is None:
         raise SiteFault(
-            "no-quantiles",
-            "cut-points = 'quantile' needs roc-glm.model, a model file with the quantiles of its "
-            "training scores; without one, allowed is cut-points = 'equal'",
+            "no-quantiles" if config.cut_points == "quantile" else "no-cut-points",
+            f"cut-points = '{config.cut_points}' needs roc-glm.model, a model file with "
+            f"{_SHIPPED[config.cut_points]}; without one, allowed is cut-points = 'equal'",
         )
+    if config.cut_points == "model":
+        if not len(model.cut_points):
+            raise SiteFault(
+                "no-cut-points",
+                "the score model has no cut-points, which cut-points = 'model' needs",
+            )
+        return model.cut_points
     return quantile_cuts(model.quantiles_at(config.num_cells))
 
 

@@ -84,7 +84,8 @@ class RocGlmSite:
         model : ScoreModel, optional
             Predicts the scores.
         quantiles_of : ScoreModel, optional
-            Whose training quantiles are the cut points, where the configuration says so.
+            Whose training quantiles or cut points are the cut points, where the configuration
+            says so.
         noise_seed : int, optional
             Of protecting noise.
 
