@@ -17,6 +17,7 @@ from fedapp.hosted_sites import HostingGrid
 from fedapp.run_config import RunConfig, Value
 from strategies.exchange import Exchange
 from strategies.roc_glm_result import RocGlmResult
+from tasks.roc_glm.classification import rates
 from tasks.roc_glm.counts import DistinctCounts
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.site_statistics import site_statistics
@@ -53,15 +54,13 @@ def pooled_check(
     """
     if exchange.run.primary_task_type != TaskType.SIMULATION:
         return {}
-    try:
-        found = {
-            site.name: site.rows
-            for site in (
-                prepare_roc_glm_site(node, config, model=model) for node in node_configs(exchange)
-            )
-        }
-    except SiteFault:  # a site that was left out, or rows that are elsewhere
-        return {}
+    found = {}
+    for node in node_configs(exchange):
+        try:
+            site = prepare_roc_glm_site(node, config, model=model)
+        except SiteFault:  # a site that was left out, or rows that are elsewhere
+            continue
+        found[site.name] = site.rows
     if not set(result.sites) <= set(found):
         return {}
     parts = [found[name] for name in result.sites]
@@ -102,6 +101,7 @@ def _pooled_numbers(
         rows, np.array([places.threshold]), edges=places.edges, privacy_level=1
     )
     calibration = statistics.calibration
+    (at_threshold,) = rates(statistics.confusion, np.array([places.threshold]))
     return {
         "auc": estimate.auc,
         "auc-variance": estimate.variance,
@@ -110,5 +110,9 @@ def _pooled_numbers(
         "gamma-1": fit.gamma_1 if fit else None,
         "gamma-2": fit.gamma_2 if fit else None,
         "auc-roc-glm": fit.auc if fit else None,
+        "deviance": fit.deviance if fit else None,
         "brier": calibration.brier if calibration else None,
+        "observed-to-expected": calibration.observed_to_expected if calibration else None,
+        "sensitivity": at_threshold.sensitivity,
+        "specificity": at_threshold.specificity,
     }

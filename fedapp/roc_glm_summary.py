@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from fedapp.roc_glm_cautions import CAUTIONS
 from strategies.roc_glm_result import RocGlmResult
 from tasks.roc_glm.calibration_slope import (
     CalibrationFit,
@@ -18,7 +20,7 @@ from tasks.roc_glm.calibration_slope import (
 from tasks.roc_glm.classification import ConfusionCounts, rates
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import equal_cuts
-from tasks.roc_glm.deconvolution import MOST_NOISE
+from tasks.roc_glm.deconvolution import MOST_COUNT_NOISE, MOST_NOISE
 from tasks.roc_glm.estimates import auc_interval, roc_band
 from tasks.roc_glm.guarantee import (
     MOMENTS_OF_POSITIVES,
@@ -59,16 +61,19 @@ def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
             summary["ci-degenerate"] = True
     if estimate.no_interval is not None:
         summary["no-interval"] = str(estimate.no_interval)
-    if (test := estimate.test) is not None:
+    flags = _noise_flags(result, config)
+    if flags:  # a verdict would be read without the caution beside it
+        summary["no-test"] = "; ".join(f"{flag}: {CAUTIONS[flag]}" for flag in flags)
+    elif (test := estimate.test) is not None:
         summary |= {
             "null-auc": test.null_auc,
             "test-statistic": test.statistic,
             "p-value": test.p_value,
             "rejected": test.rejected,
         }
-    if estimate.no_test is not None:
+    elif estimate.no_test is not None:
         summary["no-test"] = str(estimate.no_test)
-    summary |= _noise_flags(result, config)
+    summary |= flags
     summary |= _fit_numbers(result)
     summary |= _statistics_numbers(result, config)
     return {key: value for key, value in summary.items() if value is not None}
@@ -190,6 +195,7 @@ def privacy_of(result: RocGlmResult, config: RocGlmConfig) -> Guarantee:
         is_estimate=config.estimate_sensitivity,
         is_shared=config.secure,
         level_of="cell" if config.merges_cells else "class",
+        is_probability=result.plan.is_probability,
         repeated=bool(result.roster is not None and result.lost_sites),
     )
 
@@ -238,14 +244,20 @@ def _calibration_numbers(result: RocGlmResult) -> dict[str, Any]:
 
 
 def _noise_flags(result: RocGlmResult, config: RocGlmConfig) -> dict[str, bool]:
-    noise = result.plan.noise
-    if config.release != "noisy-scores" or noise is None:
+    noise, flags = result.plan.noise, {}
+    if noise is None:
         return {}
-    flags = {}
-    if noise.scale > MOST_NOISE and result.plan.is_probability:
+    if config.release == "noisy-scores":
+        too_large = noise.scale > MOST_NOISE and result.plan.is_probability
+        if not config.debias:
+            flags["biased"] = True
+    else:
+        noises = 1 if config.secure else len(result.sites)
+        steps = len(result.plan.cuts) + 1 if config.release == "noisy-histogram" else 1
+        smaller = min(result.validation.num_negative, result.validation.num_positive)
+        too_large = noise.scale * math.sqrt(noises * steps) > MOST_COUNT_NOISE * smaller
+    if too_large:
         flags["noise-too-large"] = True
-    if not config.debias:
-        flags["biased"] = True
     return flags
 
 

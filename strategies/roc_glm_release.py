@@ -37,6 +37,8 @@ from tasks.site.messages import TaskPart
 from tasks.site.name_lists import lines_by_words, some_names
 from tasks.site.reply_fields import MalformedReply
 
+_MOST_NOISE = 1e12
+
 LEAST_MASKED = 3
 """Fewest sites of a masked sum: of two, each would learn the other's values."""
 
@@ -161,6 +163,14 @@ def plan_release(
         noise = noise_plan(
             config, score_sensitivity=sensitivity, cuts=cuts, is_probability=is_probability
         )
+        if not noise.scale <= _MOST_NOISE:
+            raise Refused(
+                [
+                    f"noise of standard deviation {noise.scale:.3g}: at most {_MOST_NOISE:g} can "
+                    "be computed with; allowed are a larger roc-glm.epsilon or a smaller "
+                    "roc-glm.sensitivity"
+                ]
+            )
     return ReleasePlan(config, cuts, is_probability, sensitivity, noise)
 
 

@@ -78,6 +78,41 @@ def test_no_server_can_make_the_noise_smaller_than_a_site_estimates(
     assert not ask(run, 1, replace(asked, sensitivity=own).to_record(), RELEASE).has_error()
 
 
+@pytest.mark.parametrize("release", ["noisy-scores", "noisy-counts", "noisy-histogram"])
+def test_a_node_that_lost_its_state_draws_no_noise_anew(release: str, tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": release})
+    context = run.grid.contexts[1]
+    context.state = RecordDict()
+    content = content_of(run, RELEASE)
+    assert why(ask(run, 1, content, RELEASE)).startswith("lost-state")
+    # Introduced anew, only a note on its disk can tell the node that it has released before.
+    context.node_config["state-dir"] = str(tmp_path / "state")
+    begin_anew(run, 1)
+    first = ask(run, 1, content, RELEASE)
+    again = ask(run, 1, content, RELEASE)
+    values = [ReleaseReply.from_record(m.content).negative.tolist() for m in (first, again)]
+    assert values[0] == values[1]
+    begin_anew(run, 1)
+    assert why(ask(run, 1, content, RELEASE)).startswith("lost-state")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (RELEASE, {"roc-glm.release": "secure-counts"}),
+        (RELEASE, {"roc-glm.release": "binned"}),
+        (COUNTS, {"roc-glm.release": "noisy-scores"}),
+        (ROC_GLM_FISHER, {"roc-glm.release": "binned", "roc-glm.mode": "fisher"}),
+    ],
+)
+def test_no_step_is_answered_before_the_introduction(
+    kind: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    run = record(tmp_path, config)
+    run.grid.contexts[1].state = RecordDict()
+    assert why(ask(run, 1, content_of(run, kind), kind)).startswith("lost-state")
+
+
 # Oracles -----------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 from fedapp import run_config, simulation
 from fedapp.check import check
 from fedapp.client_app import prepare_roc_glm_site
+from fedapp.run_config import ConfigError
 from fedapp.simulation import SimulationResult, simulate
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
@@ -497,6 +498,60 @@ def test_run_folder_has_what_the_figures_need(directory: Path) -> None:
     assert len(document["sites"]) == 5
     assert {row["step"] for row in result.ledger} == {"hello", "release"}
     assert all("not declared" not in str(row["reveals"]) for row in result.ledger)
+
+
+def test_the_pooled_check_is_of_the_sites_that_took_part(directory: Path) -> None:
+    frames = cohort()
+    frames[1] = frames[1].iloc[:3]  # below the privacy level
+    config: dict[str, Value] = {
+        "roc-glm.privacy-level": 5,
+        "roc-glm.on-small-site": "exclude",
+        "roc-glm.release": "exact",
+    }
+    result = run(frames, directory, config)
+    assert result.summary["excluded"] == ["site-1"]
+    check = json.loads((result.run_folder / "roc.json").read_text())["pooled-check"]
+    others = pd.concat([frame for at, frame in enumerate(frames) if at != 1])
+    pooled = roc_auc_score(others["label"], others["score"])
+    assert check["auc"]["pooled"] == pytest.approx(pooled, abs=1e-12)
+    keys = ("auc", "deviance", "brier", "observed-to-expected", "sensitivity", "specificity")
+    for key in keys:
+        assert check[key]["difference"] < 1e-9
+
+
+def test_noise_that_nobody_can_compute_with_is_refused(directory: Path) -> None:
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.sensitivity": 1e155}
+    with pytest.raises(ConfigError, match=r"roc-glm\.sensitivity"):
+        run(cohort(), directory, config)
+    config |= {"roc-glm.sensitivity": 1e9, "roc-glm.epsilon": 1e-6}
+    summary = run(cohort(), directory, config).summary
+    assert summary["status"] == "refused"
+    assert "noise of standard deviation" in summary["reason"]
+
+
+def test_scores_beyond_what_noise_can_be_added_to_are_named(directory: Path) -> None:
+    frames = cohort()
+    frames[0] = frames[0].assign(score=frames[0]["score"] * 1e308)
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.debias": False}
+    summary = run(frames, directory, config).summary
+    assert summary["status"] == "refused"
+    assert "site-0: scores beyond 1e+100 in absolute value" in summary["reason"]
+
+
+def test_statement_on_scores_without_a_range_and_on_two_calibrations(directory: Path) -> None:
+    frames = [frame.assign(score=4 * frame["score"] - 2) for frame in cohort()]
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.debias": False}
+    words = run(frames, directory, config).summary["privacy"]
+    assert "scores are not all in [0, 1]: sensitivity = 1.0 is an assumption" in words
+    assert "not all in [0, 1]" not in run(cohort(), directory, config).summary["privacy"]
+    config = {
+        "roc-glm.release": "noisy-counts",
+        "roc-glm.mechanism": "classic",
+        "roc-glm.epsilon": 0.9,
+        "roc-glm.statistics-epsilon": 1.0,
+    }
+    words = run(cohort(), directory, config).summary["privacy"]
+    assert "classic, of the statistics analytic calibration" in words
 
 
 def test_no_pooled_check_outside_simulation(

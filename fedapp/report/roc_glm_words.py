@@ -76,7 +76,8 @@ def test_words(run: RunRecord) -> list[str]:
     """Sentence of the hypothesis test."""
     summary = run.summary
     if "p-value" not in summary:
-        return []
+        why = summary.get("no-test")
+        return [f"No test of the AUC: {why}."] if why else []
     null, alpha = run.setting("roc-glm.null-auc", 0.5), run.setting("roc-glm.alpha", 0.05)
     p_value = summary["p-value"]
     p_words = "p\u00a0<\u00a00.0001" if p_value < 1e-4 else f"p\u00a0=\u00a0{p_value:.4f}"

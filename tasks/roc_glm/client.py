@@ -86,6 +86,7 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
     It is answered for one request of a run. A release with noise is drawn once: asked again, the
     site says the same, since a second draw would spend the budget a second time.
     """
+    site_state.require_introduction(context)
     request = read_request(message.content, ReleaseRequest.from_record)
     # Another roster is the guard's matter, which may answer a smaller one.
     asked = digest_of(replace(request, roster=b"").to_record())
@@ -93,6 +94,7 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
         said = site_state.earlier_release(context)
         if said is None:
             said = _noisy(request, site, context).to_record()
+            site_state.mark_release(context, site.name)
             site_state.remember_release(context, said)
         return Message(said, reply_to=message)
     if not site.config.masks_sums:
@@ -123,6 +125,7 @@ def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
     """
     if site.config.release != "noisy-scores":
         raise not_asked(site, "sums of exact positives")
+    site_state.require_introduction(context)
     request = read_request(message.content, CountsRequest.from_record)
     said = site_state.earlier_release(context)
     if said is None:
@@ -166,6 +169,7 @@ def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
     config = site.config
     if not config.iterates:
         raise not_asked(site, "sums of Fisher scoring")
+    site_state.require_introduction(context)
     request = read_request(message.content, RocGlmFisherRequest.from_record)
     if not 1 <= request.server_round <= config.max_rounds:
         raise SiteFault(

@@ -128,6 +128,7 @@ class RocGlmConfig(BaseModel):
         float,
         Field(
             gt=0,
+            le=1e9,
             allow_inf_nan=False,
             description="largest move of a score between neighbours; 1 is the range of scores",
         ),

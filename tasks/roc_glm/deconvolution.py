@@ -21,6 +21,8 @@ SMOOTH_ROUNDS = 20
 REDRAWS = 100
 MOST_NOISE = 0.25
 """Standard deviation of noise on scores in [0, 1] above which little can be found below it."""
+MOST_COUNT_NOISE = 0.5
+"""Standard deviation of the noise on a cumulative count, over the smaller class, likewise."""
 _TAIL = 6.0  # noise standard deviations that the bins reach beyond [0, 1]
 
 

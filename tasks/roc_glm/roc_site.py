@@ -24,6 +24,7 @@ from tasks.site.faults import SiteFault
 SMALL_SITE = "small-site"
 """Code of the fault of a site below the privacy level."""
 
+_LARGEST_SCORE = 1e100  # whose square is finite
 _NOISE = 4  # apart from other uses of the run's seed
 
 
@@ -99,6 +100,12 @@ class RocGlmSite:
         unit = needs_unit_interval(config.release, equal_cuts=by_equal_cuts, debias=config.debias)
         if unit and not rows.in_unit_interval:
             raise SiteFault("scores-outside-unit-interval", unit_interval_fault(config.release))
+        if config.release == "noisy-scores" and _largest(rows) > _LARGEST_SCORE:
+            raise SiteFault(
+                "bad-rows",
+                f"scores beyond {_LARGEST_SCORE:g} in absolute value, which release = "
+                "'noisy-scores' does not take",
+            )
         if short := class_shortfalls(rows, config.privacy_level):
             raise SiteFault(SMALL_SITE, *(f"roc-glm.{rule}" for rule in short))
         cuts = planned_cuts(config, quantiles_of or model)
@@ -160,3 +167,8 @@ class RocGlmSite:
             edges=places.edges,
             privacy_level=self.config.privacy_level,
         )
+
+
+def _largest(rows: RocRows) -> float:
+    ends = [scores[[0, -1]] for scores in (rows.negative, rows.positive) if len(scores)]
+    return float(np.abs(np.concatenate(ends)).max()) if ends else 0.0
