@@ -7,6 +7,7 @@ reads them as the sites do, after everything else is done, and uses them for not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from fedapp.hosted_sites import HostingGrid
 from fedapp.run_config import RunConfig, Value
 from strategies.exchange import Exchange
 from strategies.roc_glm_result import RocGlmResult
+from tasks.roc_glm.calibration_slope import grouped_calibration
 from tasks.roc_glm.classification import rates
 from tasks.roc_glm.counts import DistinctCounts
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.site_statistics import site_statistics
 from tasks.roc_glm.validation import validate_counts
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 
 
 def pooled_check(
@@ -94,7 +97,8 @@ def node_configs(exchange: Exchange) -> list[dict[str, Value]]:
 def _pooled_numbers(
     rows: RocRows, config: RunConfig, result: RocGlmResult
 ) -> dict[str, float | None]:
-    validation = validate_counts(DistinctCounts.of(rows).counts, config=config.roc_glm)
+    distinct = DistinctCounts.of(rows)
+    validation = validate_counts(distinct.counts, config=config.roc_glm)
     estimate, fit = validation.estimate, validation.fit
     places = result.plan.places
     statistics = site_statistics(
@@ -102,6 +106,10 @@ def _pooled_numbers(
     )
     calibration = statistics.calibration
     (at_threshold,) = rates(statistics.confusion, np.array([places.threshold]))
+    slope = None
+    if len(places.edges):
+        with suppress(NotEstimable):
+            slope = grouped_calibration(distinct.counts, distinct.levels)
     return {
         "auc": estimate.auc,
         "auc-variance": estimate.variance,
@@ -113,6 +121,8 @@ def _pooled_numbers(
         "deviance": fit.deviance if fit else None,
         "brier": calibration.brier if calibration else None,
         "observed-to-expected": calibration.observed_to_expected if calibration else None,
+        "calibration-slope": slope.slope if slope else None,
+        "calibration-intercept": slope.intercept_in_the_large if slope else None,
         "sensitivity": at_threshold.sensitivity,
         "specificity": at_threshold.specificity,
     }

@@ -517,6 +517,7 @@ def test_the_pooled_check_is_of_the_sites_that_took_part(directory: Path) -> Non
     pooled = roc_auc_score(others["label"], others["score"])
     assert check["auc"]["pooled"] == pytest.approx(pooled, abs=1e-12)
     keys = ("auc", "deviance", "brier", "observed-to-expected", "sensitivity", "specificity")
+    keys += ("calibration-slope", "calibration-intercept")
     for key in keys:
         assert check[key]["difference"] < 1e-9
 
