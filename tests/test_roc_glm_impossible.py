@@ -184,7 +184,7 @@ def test_a_masked_sum_of_a_round_that_cannot_be_is_said_to_be_false(tmp_path: Pa
         words[0:1] += np.uint64(2**62)
         return words
 
-    spoil = array("words", one_more)
+    spoil = array("words", one_more, record="masked-words")
     result = run_with(tmp_path, ROC_GLM_FISHER, spoil, mode="fisher")
     assert result.summary["status"] == "refused"
     assert "fisher: the sum of east, north, south, west cannot be" in str(result.summary)
