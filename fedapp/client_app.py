@@ -47,6 +47,7 @@ def hello(message: Message, context: Context) -> Message:
 
     return introduce(
         message,
+        context,
         fingerprint=code_fingerprint(),
         site_name=lambda: site_name(context.node_config),
         check_data=lambda: _survival_site(context) if task == "survival" else None,

@@ -158,8 +158,9 @@ def each_hosted_site(message: Message, context: Context, call_next: ClientAppCal
             answer[f"{site}/{_ERROR}"] = ConfigRecord(
                 {"code": reply.error.code, "reason": reply.error.reason or ""}
             )
-            continue
-        answer.update({f"{site}/{key}": record for key, record in reply.content.items()})
+        else:
+            answer.update({f"{site}/{key}": record for key, record in reply.content.items()})
+        # As Flower does for one site on its own: also after an error.
         for key in [key for key in context.state if key.startswith(f"{site}/")]:
             del context.state[key]  # what a site forgets is not to come back
         context.state.update({f"{site}/{key}": record for key, record in own.state.items()})

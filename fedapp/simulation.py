@@ -53,8 +53,9 @@ class InProcessGrid(Grid):
 
     Notes
     -----
-    A message is handled when it is sent, one node after the other. As in a deployment, a node
-    gets a copy of the message. Its state is kept only if it answered, and not with an error.
+    A message is handled when it is sent, one node after the other. As in a deployment, messages
+    are copied both ways, and a node's state is what the ClientApp has left, also where that raised
+    or answered with an error.
     """
 
     def __init__(
@@ -129,14 +130,11 @@ class InProcessGrid(Grid):
         context = self.contexts.get(message.metadata.dst_node_id)
         if context is None:
             return Message(Error(CLIENT_APP_RAISED, "no such node"), reply_to=message)
-        trial = copy.deepcopy(context)
         try:
-            reply = self.client_app(message, trial)
+            reply = copy.deepcopy(self.client_app(message, context))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
-        if not reply.has_error():
-            context.state = trial.state
         reply.metadata.__dict__["_message_id"] = f"reply-{next(self._ids)}"
         return reply
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedapp.simulation import InProcessGrid
@@ -272,9 +272,10 @@ def answer_of(*, site_name: object, check_data: object) -> HelloReply:
     app = ClientApp()
 
     @app.query("hello")
-    def handle(message: Message, context: object) -> Message:
+    def handle(message: Message, context: Context) -> Message:
         return introduce(
             message,
+            context,
             fingerprint=OURS,
             site_name=lambda: _do(site_name),
             check_data=lambda: _do(check_data),

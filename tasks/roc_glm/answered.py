@@ -62,6 +62,11 @@ def refuse_another(context: Context, step: str, request: bytes, *, server_round:
         )
 
 
+def was_answered(context: Context, step: str) -> bool:
+    """Whether this step was answered in this run, at any round."""
+    return _ANSWERED + step in context.state
+
+
 def answer_once(
     context: Context,
     step: str,
