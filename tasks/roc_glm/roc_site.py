@@ -22,8 +22,6 @@ from tasks.roc_glm.small_sites import class_shortfalls, keepable_cuts
 from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SMALL_SITE, SiteFault
 
-"""Code of the fault of a site below the privacy level."""
-
 _LARGEST_SCORE = 1e100  # whose square is finite
 _NOISE = 4  # apart from other uses of the run's seed
 
