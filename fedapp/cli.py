@@ -18,6 +18,7 @@ from fedapp import run_config
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder, RunFolderError, base_fault
 from fedapp.stopping import terminated_by_exception
+from tasks.site.faults import SiteFault
 
 EXIT_CODES = {"ok": 0, "failed": 1, "running": 1, "refused": 3, "not-estimable": 4}
 USAGE = 2
@@ -77,6 +78,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--out", type=Path, help="CSV file to write; default: the terminal")
     predict.set_defaults(command=_predict)
+
+    identity = commands.add_parser(
+        "identity", help="write a lasting key for a site, and print the fingerprint to pin"
+    )
+    identity.add_argument("file", type=Path, metavar="FILE", help="to write; must not exist")
+    identity.set_defaults(command=_identity)
     return parser
 
 
@@ -187,6 +194,16 @@ def _predict(options: argparse.Namespace) -> int:
     else:
         table.to_csv(options.out, index=False)
         print(options.out.resolve())
+    return 0
+
+
+def _identity(options: argparse.Namespace) -> int:
+    from tasks.secure.identity import create_identity
+
+    try:
+        print(create_identity(options.file))
+    except SiteFault as fault:
+        raise ValueError(str(fault)) from None
     return 0
 
 

@@ -7,6 +7,7 @@ reads them as the sites do, after everything else is done, and uses them for not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from fedapp.hosted_sites import HostingGrid
 from fedapp.run_config import RunConfig, Value
 from strategies.exchange import Exchange
 from strategies.roc_glm_result import RocGlmResult
+from tasks.roc_glm.calibration_slope import grouped_calibration
+from tasks.roc_glm.classification import rates
 from tasks.roc_glm.counts import DistinctCounts
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.site_statistics import site_statistics
 from tasks.roc_glm.validation import validate_counts
 from tasks.site.faults import SiteFault
+from tasks.site.not_estimable import NotEstimable
 
 
 def pooled_check(
@@ -53,15 +57,13 @@ def pooled_check(
     """
     if exchange.run.primary_task_type != TaskType.SIMULATION:
         return {}
-    try:
-        found = {
-            site.name: site.rows
-            for site in (
-                prepare_roc_glm_site(node, config, model=model) for node in node_configs(exchange)
-            )
-        }
-    except SiteFault:  # a site that was left out, or rows that are elsewhere
-        return {}
+    found = {}
+    for node in node_configs(exchange):
+        try:
+            site = prepare_roc_glm_site(node, config, model=model)
+        except SiteFault:  # a site that was left out, or rows that are elsewhere
+            continue
+        found[site.name] = site.rows
     if not set(result.sites) <= set(found):
         return {}
     parts = [found[name] for name in result.sites]
@@ -69,7 +71,7 @@ def pooled_check(
         negative=np.sort(np.concatenate([part.negative for part in parts])),
         positive=np.sort(np.concatenate([part.positive for part in parts])),
     )
-    pooled = _pooled_numbers(rows, config)
+    pooled = _pooled_numbers(rows, config, result)
     return {
         key: {
             "federated": summary[key],
@@ -92,14 +94,22 @@ def node_configs(exchange: Exchange) -> list[dict[str, Value]]:
     return [{"partition-id": part, "num-partitions": number} for part in range(number)]
 
 
-def _pooled_numbers(rows: RocRows, config: RunConfig) -> dict[str, float | None]:
-    validation = validate_counts(DistinctCounts.of(rows).counts, config=config.roc_glm)
+def _pooled_numbers(
+    rows: RocRows, config: RunConfig, result: RocGlmResult
+) -> dict[str, float | None]:
+    distinct = DistinctCounts.of(rows)
+    validation = validate_counts(distinct.counts, config=config.roc_glm)
     estimate, fit = validation.estimate, validation.fit
-    bins = config.roc_glm.calibration_bins if rows.in_unit_interval else 0
+    places = result.plan.places
     statistics = site_statistics(
-        rows, np.array([config.roc_glm.threshold]), bins=bins, privacy_level=1
+        rows, np.array([places.threshold]), edges=places.edges, privacy_level=1
     )
     calibration = statistics.calibration
+    (at_threshold,) = rates(statistics.confusion, np.array([places.threshold]))
+    slope = None
+    if len(places.edges):
+        with suppress(NotEstimable):
+            slope = grouped_calibration(distinct.counts, distinct.levels)
     return {
         "auc": estimate.auc,
         "auc-variance": estimate.variance,
@@ -108,5 +118,11 @@ def _pooled_numbers(rows: RocRows, config: RunConfig) -> dict[str, float | None]
         "gamma-1": fit.gamma_1 if fit else None,
         "gamma-2": fit.gamma_2 if fit else None,
         "auc-roc-glm": fit.auc if fit else None,
+        "deviance": fit.deviance if fit else None,
         "brier": calibration.brier if calibration else None,
+        "observed-to-expected": calibration.observed_to_expected if calibration else None,
+        "calibration-slope": slope.slope if slope else None,
+        "calibration-intercept": slope.intercept_in_the_large if slope else None,
+        "sensitivity": at_threshold.sensitivity,
+        "specificity": at_threshold.specificity,
     }

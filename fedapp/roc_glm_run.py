@@ -81,6 +81,14 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     if (reason := result.validation.no_fit) is not None:
         summary |= {"status": "not-estimable", "reason": reason.reason, "detail": reason.detail}
     _tell(summary)
+    if (moved := result.plan.places.threshold) != roc_glm.threshold:
+        log(
+            WARNING,
+            "rates are at %g, the cut point closest to roc-glm.threshold = %g that every site "
+            "can keep (privacy-level-of = 'cell')",
+            moved,
+            roc_glm.threshold,
+        )
     return summary
 
 
@@ -133,7 +141,7 @@ def _about_sites(
         sites.append(row)
     about: dict[str, Any] = {
         "release": config.roc_glm.release,
-        "mode": config.roc_glm.mode,
+        "mode": "fisher" if config.roc_glm.iterates else "one-shot",
         "n-sites": len(result.sites),
         "sites": sites,
         "excluded": sorted({f.site for f in exchange.faults if f.code == SMALL_SITE}),
@@ -171,7 +179,7 @@ def _about_privacy(result: RocGlmResult, config: RunConfig) -> dict[str, Any]:
             " Keys of sites are trusted on first use where no site pins fingerprints "
             "(pinned-sites in its node configuration)."
         )
-    if config.roc_glm.mode == "fisher" and not noisy:
+    if result.iterations:
         words += " Sums of Fisher scoring over several rounds do not hide the counts behind them."
     about: dict[str, Any] = {"privacy": words, "mechanism": said.mechanism}
     if said.epsilon is not None and result.plan.noise is not None:
@@ -205,11 +213,28 @@ def _tell(summary: Mapping[str, Any]) -> None:
         verdict = "rejected" if summary["rejected"] else "not rejected"
         verdict += "".join(f"; {words}" for words in cautions(summary))
         log(INFO, "H0 AUC <= %g: p = %.3g, %s", summary["null-auc"], summary["p-value"], verdict)
+    _tell_rates(summary)
     if "brier" in summary:
         log(INFO, "Brier score %.4f", summary["brier"])
+    if "calibration-slope" in summary:
+        log(
+            INFO,
+            "calibration: slope %.3f, intercept %.3f, O/E %.3f%s",
+            summary["calibration-slope"],
+            summary["calibration-intercept"],
+            summary["observed-to-expected"],
+            " (from cells, close to exact)" if summary.get("calibration-slope-from-cells") else "",
+        )
     if summary["excluded"] or summary["lost"]:
         log(WARNING, "without: %s", some_names(summary["excluded"] + summary["lost"]))
     if "pooled-auc-difference" in summary:
         difference = summary["pooled-auc-difference"]
         log(INFO, "AUC of the pooled rows (simulation only): differs by %.3g", difference)
     log(INFO, "%s", summary["privacy"])
+
+
+def _tell_rates(summary: Mapping[str, Any]) -> None:
+    keys = ("sensitivity", "specificity", "ppv", "npv", "accuracy")
+    found = ", ".join(f"{key} {summary[key]:.3f}" for key in keys if key in summary)
+    if found:
+        log(INFO, "rates at %g: %s", summary["threshold"], found)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from fedapp.roc_glm_calibration import calibration_numbers
+from fedapp.roc_glm_cautions import CAUTIONS
 from strategies.roc_glm_result import RocGlmResult
-from tasks.roc_glm.calibration_slope import CalibrationFit, cell_middles, grouped_calibration
 from tasks.roc_glm.classification import ConfusionCounts, rates
 from tasks.roc_glm.config import RocGlmConfig
-from tasks.roc_glm.counts import ClassCounts, equal_cuts
-from tasks.roc_glm.deconvolution import MOST_NOISE
+from tasks.roc_glm.counts import equal_cuts
+from tasks.roc_glm.deconvolution import MOST_COUNT_NOISE, MOST_NOISE
 from tasks.roc_glm.estimates import auc_interval, roc_band
 from tasks.roc_glm.guarantee import (
     MOMENTS_OF_POSITIVES,
@@ -27,7 +29,6 @@ from tasks.site.not_estimable import NotEstimable
 
 CURVE_POINTS = np.arange(1, 200) / 200
 NET_BENEFIT_CELLS = 50
-NO_SLOPE = "no calibration slope under noise: its standard error would leave the noise out"
 
 
 def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
@@ -53,16 +54,19 @@ def summary_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
             summary["ci-degenerate"] = True
     if estimate.no_interval is not None:
         summary["no-interval"] = str(estimate.no_interval)
-    if (test := estimate.test) is not None:
+    flags = _noise_flags(result, config)
+    if flags:  # a verdict would be read without the caution beside it
+        summary["no-test"] = "; ".join(f"{flag}: {CAUTIONS[flag]}" for flag in flags)
+    elif (test := estimate.test) is not None:
         summary |= {
             "null-auc": test.null_auc,
             "test-statistic": test.statistic,
             "p-value": test.p_value,
             "rejected": test.rejected,
         }
-    if estimate.no_test is not None:
+    elif estimate.no_test is not None:
         summary["no-test"] = str(estimate.no_test)
-    summary |= _noise_flags(result, config)
+    summary |= flags
     summary |= _fit_numbers(result)
     summary |= _statistics_numbers(result, config)
     return {key: value for key, value in summary.items() if value is not None}
@@ -92,9 +96,9 @@ def curves_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
         }
     document: dict[str, Any] = {"roc": roc}
     if result.statistics is not None:
-        document["confusion"] = _confusion(result.statistics.confusion, config)
+        document["confusion"] = _confusion(result.statistics.confusion, result)
         if (calibration := result.statistics.calibration) is not None:
-            bins = calibration.curve()
+            bins = calibration.curve(result.plan.places.edges)
             document["calibration"] = {
                 "bins": [
                     {
@@ -106,7 +110,7 @@ def curves_of(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
                     }
                     for part in bins
                 ],
-                "suppressed": sum(part.suppressed for part in bins),
+                "suppressed": calibration.suppressed,
             }
             if result.pooled.noisy is not None:
                 document["calibration"]["noisy"] = True
@@ -184,43 +188,26 @@ def privacy_of(result: RocGlmResult, config: RocGlmConfig) -> Guarantee:
         is_estimate=config.estimate_sensitivity,
         is_shared=config.secure,
         level_of="cell" if config.merges_cells else "class",
+        is_probability=result.plan.is_probability,
         repeated=bool(result.roster is not None and result.lost_sites),
     )
 
 
-def calibration_fit(result: RocGlmResult) -> CalibrationFit | None:
-    """Calibration slope and intercepts.
-
-    By Fisher scoring over exchanges, which is exact, or else from pooled counts in cells (`exact`:
-    at the scores themselves). None under noise: a standard error from noisy counts would leave the
-    noise out, which is most of it.
-    """
-    if result.calibration is not None:
-        return result.calibration
-    counts, scores = result.pooled.counts, result.pooled.levels
-    if not result.plan.is_probability or result.plan.noise is not None:
-        return None
-    if not len(scores):
-        cells = _cells(result)
-        if cells is None:
-            return None
-        counts, scores = _as_counts(cells), cell_middles(cells.cuts)
-    assert counts is not None, "exact has counts"
-    try:
-        return grouped_calibration(counts, scores)
-    except NotEstimable:
-        return None
-
-
 def _noise_flags(result: RocGlmResult, config: RocGlmConfig) -> dict[str, bool]:
-    noise = result.plan.noise
-    if config.release != "noisy-scores" or noise is None:
+    noise, flags = result.plan.noise, {}
+    if noise is None:
         return {}
-    flags = {}
-    if noise.scale > MOST_NOISE and result.plan.is_probability:
+    if config.release == "noisy-scores":
+        too_large = noise.scale > MOST_NOISE and result.plan.is_probability
+        if not config.debias:
+            flags["biased"] = True
+    else:
+        noises = 1 if config.secure else len(result.sites)
+        steps = len(result.plan.cuts) + 1 if config.release == "noisy-histogram" else 1
+        smaller = min(result.validation.num_negative, result.validation.num_positive)
+        too_large = noise.scale * math.sqrt(noises * steps) > MOST_COUNT_NOISE * smaller
+    if too_large:
         flags["noise-too-large"] = True
-    if not config.debias:
-        flags["biased"] = True
     return flags
 
 
@@ -248,34 +235,25 @@ def _fit_numbers(result: RocGlmResult) -> dict[str, Any]:
 def _statistics_numbers(result: RocGlmResult, config: RocGlmConfig) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     if (statistics := result.statistics) is not None:
-        confusion = _confusion(statistics.confusion, config)
-        for key in ("sensitivity", "specificity", "ppv", "npv", "accuracy"):
+        confusion = _confusion(statistics.confusion, result)
+        for key in ("threshold", "sensitivity", "specificity", "ppv", "npv", "accuracy"):
             numbers[key] = confusion.get(key)
         if (calibration := statistics.calibration) is not None and calibration.rows:
             numbers["brier"] = calibration.brier
             numbers["observed-to-expected"] = calibration.observed_to_expected
-            numbers["calibration-suppressed"] = int(calibration.suppressed.sum())
-    if (fit := calibration_fit(result)) is not None:
-        numbers |= {
-            "calibration-slope": fit.slope,
-            "calibration-slope-error": fit.slope_error,
-            "calibration-intercept": fit.intercept_in_the_large,
-            "calibration-intercept-error": fit.intercept_in_the_large_error,
-        }
-    elif result.plan.noise is not None and result.plan.is_probability:
-        numbers["no-calibration-slope"] = NO_SLOPE
-    return numbers
+            numbers["calibration-suppressed"] = calibration.suppressed
+    return numbers | calibration_numbers(result)
 
 
-def _confusion(counts: ConfusionCounts, config: RocGlmConfig) -> Mapping[str, Any]:
-    found = asdict(rates(counts, np.array([config.threshold]))[0])
+def _confusion(counts: ConfusionCounts, result: RocGlmResult) -> Mapping[str, Any]:
+    threshold = result.plan.places.threshold
+    found = asdict(rates(counts, np.array([threshold]))[0])
     table = {
-        "threshold": config.threshold,
+        "threshold": threshold,
         "true-positive": float(counts.true_positive[0]),
         "false-positive": float(counts.false_positive[0]),
         "true-negative": float(counts.true_negative[0]),
         "false-negative": float(counts.false_negative[0]),
-        "suppressed": int(counts.suppressed[0]),
         "sensitivity": found["sensitivity"],
         "specificity": found["specificity"],
         "ppv": found["positive_predictive_value"],
@@ -308,11 +286,6 @@ def _cells(result: RocGlmResult) -> CellCounts | None:
     return CellCounts(cuts, by_class[0], by_class[1])
 
 
-def _as_counts(cells: CellCounts) -> ClassCounts:
-    # Estimated from noise they are no whole numbers, which the regression does not mind.
-    return ClassCounts(cells.negative, cells.positive)  # type: ignore[arg-type]
-
-
 def _net_benefit(cells: CellCounts) -> dict[str, list[float | None]]:
     """Net benefit at the cut points, which the counts above them give."""
     above = [
@@ -324,7 +297,6 @@ def _net_benefit(cells: CellCounts) -> dict[str, list[float | None]]:
         false_negative=cells.positive.sum() - above[0],
         false_positive=above[1],
         true_negative=cells.negative.sum() - above[1],
-        suppressed=np.zeros(len(cells.cuts), dtype=np.int64),
     )
     found = rates(counts, cells.cuts)
     return {

@@ -231,6 +231,7 @@ def _end(
             "bytes": exchange.bytes_sent(),
             "faults": [str(fault) for fault in exchange.faults],
         }
+        log(INFO, "%d exchanges, %d bytes", common["exchanges"], common["bytes"])
     if reason:
         common["reason"] = summary.get("reason", reason)
         log(ERROR, "%s: %s", status, reason)

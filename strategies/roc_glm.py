@@ -1,4 +1,4 @@
-"""Validation of a classifier over sites: release, Fisher scoring, sums, and what they give."""
+"""Validation of a classifier over sites: release, sums, Fisher scoring, and what they give."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from strategies.membership import Refused
 from strategies.roc_glm_checks import check_exact_sums
 from strategies.roc_glm_first_step import RocGlmFirstStep
 from strategies.roc_glm_fisher import AFTER_RELEASE, RocGlmFisher
-from strategies.roc_glm_release import (
-    PooledRelease,
-    survivors_of,
-)
+from strategies.roc_glm_release import PooledRelease, survivors_of
 from strategies.roc_glm_result import PositiveSums, RocGlmResult, RoundsFit, roc_glm_disclosures
 from strategies.without_rounds import unused_arguments
 from tasks.roc_glm.config import RocGlmConfig
@@ -44,11 +41,12 @@ class RocGlm(RocGlmFirstStep):
     1. ``release`` (:meth:`gather_release`): each site releases the survivor functions of its two
        classes as ``roc-glm.release`` says, and the server pools them. Where these are exact
        counts, statistics (confusion counts, calibration sums) come with them.
-    2. ``fisher`` (:meth:`fit_by_rounds`), with ``roc-glm.mode = "fisher"``: probit regression of
+    2. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
+       the pooled survivor function, and statistics. A site looks for its own noisy negatives in
+       that function first.
+    3. ``fisher`` (:meth:`fit_by_rounds`), with ``roc-glm.mode = "fisher"``: probit regression of
        "placement value at most t" on (1, Phi^-1(t)), and calibration, by
        :class:`~strategies.roc_glm_fisher.RocGlmFisher`, a Fisher scoring that this strategy holds.
-    3. ``counts`` (:meth:`gather_counts`), after noisy scores: the exact positives as sums under
-       the pooled survivor function, and statistics.
 
     :meth:`estimate` makes every number of it at the server.
 
@@ -87,7 +85,7 @@ class RocGlm(RocGlmFirstStep):
     Attributes
     ----------
     fisher : RocGlmFisher
-        The strategy of step 2.
+        The strategy of step 3.
 
     Raises
     ------
@@ -162,38 +160,17 @@ class RocGlm(RocGlmFirstStep):
         self.roster, self._left_out = None, []
         pooled = self.gather_release(exchange)
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
-        by_rounds = sums = None
-        if self.config.mode == "fisher" and pooled.noisy is None:
-            by_rounds = self.fit_by_rounds(exchange, pooled, num_rounds)
+        sums = by_rounds = None
         if pooled.scores is not None:
             sums = self.gather_counts(exchange, pooled)
+        if self.config.mode == "fisher" and pooled.noisy is None:
+            by_rounds = self.fit_by_rounds(exchange, pooled, num_rounds)
         return self._result(self.estimate(pooled, by_rounds, sums), pooled, by_rounds, sums)
 
     # The steps after the first -------------------------------------------------------------------
 
-    def fit_by_rounds(
-        self, exchange: Exchange, pooled: PooledRelease, num_rounds: int | None = None
-    ) -> RoundsFit:
-        """Step 2, ``fisher``: fit the ROC-GLM, and calibration where scores are probabilities.
-
-        Where exact counts show that there is no fit, no exchange is spent.
-        """
-        if pooled.counts is not None:
-            w1 = pooled.counts.threshold_counts(self.config.num_thresholds, self.config.ties)
-            try:
-                require_existence(w1, pooled.num_positive)
-            except NotEstimable as reason:
-                return RoundsFit(no_fit=reason)
-        return self.fisher.fit_by_rounds(
-            exchange,
-            survivors_of(self.plan, pooled)[-1],
-            roster=self.roster,
-            with_calibration=pooled.counts is not None and self.plan.is_probability,
-            num_rounds=num_rounds,
-        )
-
     def gather_counts(self, exchange: Exchange, pooled: PooledRelease) -> PositiveSums:
-        """Step 3, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
+        """Step 2, ``counts``: w1 and moments of the positives, one a survivor; statistics."""
         survivors = survivors_of(self.plan, pooled)
         request = CountsRequest(survivors, self.plan.is_probability)
 
@@ -209,6 +186,28 @@ class RocGlm(RocGlmFirstStep):
         requests = dict.fromkeys(pooled.sites, request.to_record())
         replies = everybody.ask_each(requests, COUNTS, parse, step="counts")
         return PositiveSums.of(list(replies.values()), self.plan.shape)
+
+    def fit_by_rounds(
+        self, exchange: Exchange, pooled: PooledRelease, num_rounds: int | None = None
+    ) -> RoundsFit:
+        """Step 3, ``fisher``: fit the ROC-GLM, and calibration where scores are probabilities.
+
+        Where exact counts show that there is no fit, no exchange is spent.
+        """
+        if pooled.counts is not None:
+            w1 = pooled.counts.threshold_counts(self.config.num_thresholds, self.config.ties)
+            try:
+                require_existence(w1, pooled.num_positive)
+            except NotEstimable as reason:
+                return RoundsFit(no_fit=reason)
+        return self.fisher.fit_by_rounds(
+            exchange,
+            survivors_of(self.plan, pooled)[-1],
+            roster=self.roster,
+            num_positive=pooled.num_positive,
+            with_calibration=pooled.counts is not None and self.plan.is_probability,
+            num_rounds=num_rounds,
+        )
 
     def estimate(
         self,
@@ -244,7 +243,7 @@ class RocGlm(RocGlmFirstStep):
             )
         if by_rounds is None:
             return validation
-        if sums is not None:  # only now known
+        if sums is not None:
             try:
                 require_existence(sums.threshold_counts[-1], sums.moments[-1].count)
             except NotEstimable as reason:

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from strategies.exchange import Exchange, TooFewSites
-from strategies.roc_glm_checks import check_release
+from strategies.roc_glm_checks import check_masked, check_release
 from strategies.roc_glm_release import (
     LEAST_MASKED,
     PooledRelease,
@@ -47,7 +47,7 @@ class RocGlmFirstStep(WithoutRounds):
     ) -> None:
         self.config = config
         self.bundles = {name: part.key_bundle for name, part in sites.items()}
-        self.facts = read_facts(sites)
+        self.facts = read_facts(sites, config)
         self.plan = plan_release(config, self.facts, model)
         self.roster: Roster | None = None
         self._left_out: list[str] = []
@@ -84,10 +84,12 @@ class RocGlmFirstStep(WithoutRounds):
 
         def parse(message: Message) -> ReleaseReply | MaskedReply:
             """Read a reply, and refuse another than was asked for or one that cannot be."""
-            if self.config.masks_sums:
-                return MaskedReply.from_record(message.content)
-            reply = ReleaseReply.from_record(message.content)
             name = exchange.name_of(message.metadata.src_node_id)
+            if self.roster is not None:
+                answer = MaskedReply.from_record(message.content)
+                check_masked(answer.masked, name=name, roster=self.roster, step=RELEASE_STEP)
+                return answer
+            reply = ReleaseReply.from_record(message.content)
             check_release(plan, reply, self.facts[name])
             return reply
 

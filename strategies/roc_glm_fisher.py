@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from flwr.app import RecordDict
@@ -11,7 +11,8 @@ from strategies.all_parties import lost_sites
 from strategies.exchange import Exchange
 from strategies.fisher_result import Iteration
 from strategies.fisher_scoring import FisherScoring
-from strategies.roc_glm_checks import check_fisher_sums
+from strategies.membership import Refused
+from strategies.roc_glm_checks import check_fisher_sums, check_masked
 from strategies.roc_glm_result import MaskedSums, RoundsFit
 from tasks.glm.families import FisherSums
 from tasks.glm.messages import SiteReply
@@ -33,7 +34,9 @@ from tasks.roc_glm.survivor import FloatArray
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
+from tasks.site.name_lists import some_names
 from tasks.site.not_estimable import NotEstimable
+from tasks.site.reply_fields import MalformedReply
 
 AFTER_RELEASE = ", whose rows are in the pooled survivor function: begin a new run"
 """Why no site can be missed once the survivor functions were pooled."""
@@ -79,6 +82,7 @@ class RocGlmFisher(FisherScoring):
         self.config = config
         self.roster: Roster | None = None
         self._survivor: Survivor | None = None
+        self._num_positive = 0
         self._calibrations: list[FisherIteration] = []
         self._failed: set[int] = set()
 
@@ -87,6 +91,7 @@ class RocGlmFisher(FisherScoring):
         exchange: Exchange,
         survivor: Survivor,
         *,
+        num_positive: int,
         roster: Roster | None = None,
         with_calibration: bool = False,
         num_rounds: int | None = None,
@@ -99,6 +104,8 @@ class RocGlmFisher(FisherScoring):
             With the sites that are behind `survivor`.
         survivor : Survivor
             Pooled survivor function of the negatives.
+        num_positive : int
+            n1 of these sites, by which sums are checked.
         roster : Roster, optional
             Sites of the masked sums; None: sums come in clear.
         with_calibration : bool
@@ -108,6 +115,7 @@ class RocGlmFisher(FisherScoring):
         """
         most = num_rounds or self.config.max_rounds
         self.roster, self._survivor, self._failed = roster, survivor, set()
+        self._num_positive = num_positive
         self._calibrations = [
             FisherIteration("logit", tolerance=self.config.tolerance, max_rounds=most)
             for _ in range(2 if with_calibration else 0)
@@ -141,7 +149,7 @@ class RocGlmFisher(FisherScoring):
         if self.roster is not None:
             return MaskedSums(masked=MaskedReply.from_record(content).masked)
         reply = RocGlmFisherReply.from_record(content)
-        check_fisher_sums(read_fisher_vector(reply.vector, self._fits))
+        self._check(read_fisher_vector(reply.vector, self._fits), is_total=False)
         return reply
 
     def pool(self, replies: Mapping[str, Any]) -> FisherSums:
@@ -155,10 +163,8 @@ class RocGlmFisher(FisherScoring):
         if self.roster is None:
             vector = sum(reply.vector for reply in replies.values())
         else:
-            masked = [reply.masked for reply in replies.values()]
-            sums = unmask_sum(masked, roster=self.roster, step=fisher_step(self._round))
-            vector = split_reals.join(sums, num_sites=len(self.roster.names))
-        of_roc_glm, *others = read_fisher_vector(vector, self._fits)
+            vector = self._opened(replies, self.roster)
+        of_roc_glm, *others = self._checked(vector, replies)
         for at, (iteration, pooled) in enumerate(zip(self._calibrations, others, strict=True)):
             if at in self._failed or iteration.finished:
                 continue
@@ -172,6 +178,41 @@ class RocGlmFisher(FisherScoring):
         """Whether the ROC-GLM has converged, and the calibration beside it."""
         is_last = self._round >= self._num_rounds
         return super().has_converged(before, now) and (is_last or not self._unfinished)
+
+    def _opened(self, replies: Mapping[str, MaskedSums], roster: Roster) -> FloatArray:
+        """Open the masked sum."""
+        step = fisher_step(self._round)
+        for name, reply in replies.items():
+            try:
+                check_masked(reply.masked, name=name, roster=roster, step=step)
+            except MalformedReply as why:
+                raise Refused([f"{name}: fisher: {why}"]) from None
+        sums = unmask_sum([reply.masked for reply in replies.values()], roster=roster, step=step)
+        return split_reals.join(sums, num_sites=len(roster.names))
+
+    def _checked(self, vector: FloatArray, names: Iterable[str]) -> list[FisherSums]:
+        """Read pooled sums, and end the run if they cannot be."""
+        try:
+            fits = read_fisher_vector(vector, self._fits)
+            self._check(fits, is_total=True)
+        except ValueError as why:
+            masks = ", and masks hide which" if self.roster is not None else ""
+            raise Refused(
+                [
+                    f"fisher: the sum of {some_names(names)} cannot be ({why}): a site answered "
+                    f"falsely{masks}"
+                ]
+            ) from None
+        return fits
+
+    def _check(self, fits: list[FisherSums], *, is_total: bool) -> None:
+        check_fisher_sums(
+            fits,
+            coefficients=self.coefficients,
+            num_thresholds=self.config.num_thresholds,
+            num_positive=self._num_positive,
+            is_total=is_total,
+        )
 
     @property
     def _fits(self) -> int:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.membership import Refused
-from strategies.roc_glm_checks import check_counts, check_noisy_total, check_statistics
+from strategies.roc_glm_checks import (
+    check_counts,
+    check_facts,
+    check_noisy_total,
+    check_statistics,
+)
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import (
     ClassCounts,
@@ -16,7 +21,7 @@ from tasks.roc_glm.counts import (
     pool_distinct,
     require_both_classes,
 )
-from tasks.roc_glm.cut_points import planned_cuts
+from tasks.roc_glm.cut_points import StatisticsPlaces, planned_cuts
 from tasks.roc_glm.messages import ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
 from tasks.roc_glm.noisy_scores import Deconvolved
@@ -44,6 +49,8 @@ from tasks.secure import split_reals
 from tasks.site.messages import TaskPart
 from tasks.site.name_lists import lines_by_words, some_names
 from tasks.site.reply_fields import MalformedReply
+
+_MOST_NOISE = 1e12
 
 LEAST_MASKED = 3
 """Fewest sites of a masked sum: of two, each would learn the other's values."""
@@ -73,9 +80,14 @@ class ReleasePlan:
     noise: NoisePlan | None
 
     @property
+    def places(self) -> StatisticsPlaces:
+        """Where the statistics that come with the release are cut."""
+        return StatisticsPlaces.of(self.config, self.cuts, is_probability=self.is_probability)
+
+    @property
     def shape(self) -> StatisticsShape:
         """Of the statistics that come with the release."""
-        return StatisticsShape(1, self.config.calibration_bins if self.is_probability else 0)
+        return StatisticsShape(1, max(0, len(self.places.edges) - 1))
 
 
 @dataclass(frozen=True)
@@ -112,18 +124,19 @@ class PooledRelease:
     sites: tuple[str, ...] = ()
 
 
-def read_facts(sites: Mapping[str, TaskPart]) -> dict[str, SiteFacts]:
+def read_facts(sites: Mapping[str, TaskPart], config: RocGlmConfig) -> dict[str, SiteFacts]:
     """Read what each site told of its rows.
 
     Raises
     ------
     Refused
-        The sites that told what cannot be.
+        The sites that told what cannot be, what was not asked for, or less.
     """
     facts, faults = {}, []
     for name, part in sites.items():
         try:
             facts[name] = SiteFacts.from_facts(part.facts)
+            check_facts(facts[name], config)
         except (KeyError, ValueError, TypeError) as why:
             said = f"no {why}" if isinstance(why, KeyError) else f"{why}"
             faults.append((name, f"malformed: an introduction that cannot be ({said})"))
@@ -161,13 +174,22 @@ def plan_release(
         raise Refused(faults)
     is_probability = all(fact.in_unit_interval for fact in facts.values())
     sensitivity = config.sensitivity
-    if estimates := [f.sensitivity for f in facts.values() if f.sensitivity is not None]:
+    estimates = [fact.sensitivity for fact in facts.values() if fact.sensitivity is not None]
+    if config.estimates_sensitivity and estimates:
         sensitivity = pool_sensitivity(estimates).sensitivity
     noise = None
     if config.release in NOISY_RELEASES:
         noise = noise_plan(
             config, score_sensitivity=sensitivity, cuts=cuts, is_probability=is_probability
         )
+        if not noise.scale <= _MOST_NOISE:
+            raise Refused(
+                [
+                    f"noise of standard deviation {noise.scale:.3g}: at most {_MOST_NOISE:g} can "
+                    "be computed with; allowed are a larger roc-glm.epsilon or a smaller "
+                    "roc-glm.sensitivity"
+                ]
+            )
     return ReleasePlan(config, cuts, is_probability, sensitivity, noise)
 
 
@@ -256,7 +278,9 @@ def _pool_masked(
     statistics = SiteStatistics.from_vectors(
         whole, split_reals.join(reals, num_sites=number), shape
     )
-    check_statistics(statistics, (counts.num_negative, counts.num_positive))
+    check_statistics(
+        statistics, (counts.num_negative, counts.num_positive), edges=plan.places.edges
+    )
     return PooledRelease(
         counts.num_negative,
         counts.num_positive,

@@ -95,7 +95,7 @@ def roc_document(sites: int, *, with_sites: bool) -> tuple[dict[str, Any], dict[
                 }
                 for one in sums.curve()
             ],
-            "suppressed": int(sums.suppressed.sum()),
+            "suppressed": sums.suppressed,
         },
         "net-benefit": {
             "threshold": at,

@@ -243,3 +243,19 @@ def test_check_says_the_same_of_many_sites_once(
     lines = [line for line in capsys.readouterr().out.splitlines() if "evnt" in line]
     assert len(lines) == 1
     assert "site-0, site-1, site-2 and 37 more" in lines[0]
+
+
+def test_identity_writes_a_key_and_prints_what_to_pin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tasks.secure.identity import read_identity
+    from tasks.secure.keys import SiteKeys
+
+    file = tmp_path / "site.pem"
+    assert main(["identity", str(file)]) == 0
+    fingerprint = capsys.readouterr().out.strip()
+    keys = SiteKeys.generate(site="north", run="run-1", identity=read_identity(file))
+    assert keys.public.fingerprint == fingerprint
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert main(["identity", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err

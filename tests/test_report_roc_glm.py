@@ -170,11 +170,11 @@ def test_suppressed_rows_are_counted(tmp_path: Path) -> None:
     assert f"Left out: {suppressed} rows in bins of which their site has fewer than 5." in text
 
 
-def test_confusion_table_without_small_sites(tmp_path: Path) -> None:
-    table = {"threshold": 0.4, "suppressed": 80, "accuracy": 0.8125}
+def test_confusion_table_at_another_threshold(tmp_path: Path) -> None:
+    table = {"threshold": 0.4, "accuracy": 0.8125}
     text = words_of(make_run(tmp_path, document={"confusion": table}))
     assert "At the threshold 0.4" in text
-    assert "Left out: 80 rows of sites at which a cell of the table has fewer than 5 rows." in text
+    assert "the cut point that every site can keep closest to roc-glm.threshold = 0.5" in text
     assert "accuracy 0.81" in text
 
 

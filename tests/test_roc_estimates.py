@@ -62,23 +62,24 @@ def test_too_few_rows_are_named_by_class() -> None:
         delong_variance(of_negatives=one, of_positives=two)
 
 
-def test_band_is_the_delta_method_of_simulated_curves() -> None:
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_band_is_the_delta_method_of_simulated_curves(spread: float) -> None:
     """Binormal scores: the curve at t, estimated from many samples, varies as the band says."""
     generator = np.random.default_rng(1)
     n0, n1, t = 400, 300, 0.2
     cut_points, curve = [], []
     for _ in range(3000):
         negative = generator.normal(0.0, 1.0, n0)
-        positive = generator.normal(1.0, 1.0, n1)
+        positive = generator.normal(spread, spread, n1)
         cut = np.quantile(negative, 1 - t)
         cut_points.append(cut)
         curve.append((positive > cut).mean())
     band = roc_band(
-        1.0, 1.0, at=np.array([t]), num_negative=n0, num_positive=n1, alpha=2 * ndtr(-1.0)
+        1.0, 1.0 / spread, at=np.array([t]), num_negative=n0, num_positive=n1, alpha=2 * ndtr(-1.0)
     )
     half = (band.upper - band.lower)[0] / 2
     assert half == pytest.approx(np.std(curve), rel=0.06)
-    assert band.true_positive_rate[0] == pytest.approx(ndtr(1.0 + ndtri(t)))
+    assert band.true_positive_rate[0] == pytest.approx(ndtr(1.0 + ndtri(t) / spread))
 
 
 def test_band_is_finite_and_inside_the_unit_square_at_the_ends() -> None:

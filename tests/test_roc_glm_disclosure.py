@@ -26,6 +26,7 @@ from tasks.roc_glm.counts import count_in_cells, equal_cuts
 from tasks.roc_glm.counts_messages import COUNTS, ROC_GLM_FISHER, CountsReply
 from tasks.roc_glm.messages import RELEASE, MaskedReply, ReleaseReply, ReleaseRequest
 from tasks.roc_glm.rows import RocRows
+from tasks.secure.identity import create_identity
 from tasks.secure.keys import SiteKeys
 from tasks.secure.roster import Roster
 from tasks.site.faults import SiteFault
@@ -277,7 +278,7 @@ def test_noisy_scores_disclose_what_the_table_names(tmp_path: Path) -> None:
             for values in numbers(message).values():
                 assert not np.isin(values, everyone).any()
     for _, reply in run.replies(ROC_GLM_FISHER):  # of the positives' probit only, no calibration
-        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 2
+        assert len(numbers(reply)["arrays/sums"]) == 2 + 3 + 3
     for site, reply in run.replies(COUNTS):
         said = CountsReply.from_record(reply.content)
         assert [m.count for m in said.moments] == 2 * [run.rows[site].num_positive]
@@ -361,6 +362,37 @@ def test_after_the_release_no_site_can_be_missed(
     assert summary["status"] == "failed"
     assert f"{handler}: no usable answer of west" in summary["reason"]
     assert "begin a new run" in summary["reason"]
+
+
+@pytest.mark.parametrize("pins", ["", "north"])
+def test_sites_that_are_not_pinned_are_refused_where_pins_are_required(
+    pins: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys pinned for all but two sites, and required: the site masks nothing with those two."""
+    prints = {name: create_identity(tmp_path / name) for name in NAMES}
+
+    class PinningGrid(InProcessGrid):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            for name, context in zip(NAMES, self.contexts.values(), strict=True):
+                context.node_config["identity-path"] = str(tmp_path / name)
+            pinned = ", ".join(f"{n}={code}" for n, code in prints.items() if pins in ("", n))
+            self.contexts[1].node_config["pinned-sites"] = pinned
+            self.contexts[1].node_config["require-pinned"] = True
+
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO", logger="flwr"):
+        patch.setattr(simulation, "InProcessGrid", PinningGrid)
+        config = {"run-dir": str(tmp_path)}
+        result = simulate("roc-glm", sites=cohort(), config=config, site_names=NAMES)
+    if not pins:
+        assert result.summary["status"] == "ok"
+        fingerprint = result.summary["roster-fingerprint"]
+        lines = [line for line in caplog.messages if f"roster {fingerprint}" in line]
+        assert len(lines) == 4
+        assert sorted("first use" in line for line in lines) == [False, True, True, True]
+    else:
+        assert result.summary["status"] == "failed"
+        assert "south: no fingerprint is given for it" in str(result.summary["faults"])
 
 
 def test_pinned_keys_are_checked_by_the_site(tmp_path: Path) -> None:

@@ -175,3 +175,93 @@ def test_a_masked_sum_that_cannot_be_is_said_to_be_false(tmp_path: Path) -> None
         assert result.summary["status"] == "refused"
         assert "a site answered falsely, and masks hide which" in str(result.summary)
         assert "auc" not in result.summary
+
+
+def test_a_masked_sum_of_a_round_that_cannot_be_is_said_to_be_false(tmp_path: Path) -> None:
+    """Honest sites are not blamed for coefficients that a false sum would lead to."""
+
+    def one_more(words: NDArray[Any]) -> NDArray[Any]:
+        words[0:1] += np.uint64(2**62)
+        return words
+
+    spoil = array("words", one_more, record="masked-words")
+    result = run_with(tmp_path, ROC_GLM_FISHER, spoil, mode="fisher")
+    assert result.summary["status"] == "refused"
+    assert "fisher: the sum of east, north, south, west cannot be" in str(result.summary)
+    assert "a site answered falsely, and masks hide which" in str(result.summary)
+    assert result.summary.get("faults", []) == []
+
+
+def masked_field(name: str, value: Any) -> Spoil:
+    def spoil(reply: Message) -> None:
+        reply.content.config_records["masked"][name] = value
+
+    return spoil
+
+
+@pytest.mark.parametrize("kind", [RELEASE, ROC_GLM_FISHER])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("site", ["a", "b"]),
+        ("site", "east"),
+        ("site", "ghost"),
+        ("run", "run-1"),
+        ("step", "another"),
+        ("roster-digest", b"x" * 32),
+        ("roster-digest", "text"),
+    ],
+)
+def test_a_masked_answer_that_is_not_the_one_asked_for_is_that_of_its_site(
+    kind: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    result = run_with(tmp_path, kind, masked_field(name, value), mode="fisher")
+    assert result.summary["status"] in ("failed", "refused")
+    said = str([result.summary["reason"], result.summary.get("faults")])
+    assert "north: " in said
+    assert "ghost" not in said
+    assert "TypeError" not in said
+
+
+UNASKED = [
+    ("noisy-counts", {"sensitivity": 0.9, "sensitivity-distance": 1, "sensitivity-pairs": 1}),
+    ("noisy-scores", {"sensitivity": 0.001, "sensitivity-distance": 1, "sensitivity-pairs": 1}),
+    ("binned", {"sensitivity": 0.9, "sensitivity-distance": 1, "sensitivity-pairs": 1}),
+    ("secure-counts", {"n-negative": 30, "n-positive": 40}),
+    ("binned", {"kept-cuts": [True] * 49}),
+    ("binned", {"positive-label": "7"}),
+    ("binned", {"in-unit-interval": "yes"}),
+    ("binned", {"positive-label": 1}),
+]
+
+
+@pytest.mark.parametrize(("release", "facts"), UNASKED)
+def test_a_fact_that_was_not_asked_for_is_not_believed(
+    release: str, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    def spoil(reply: Message) -> None:
+        for name, value in facts.items():
+            reply.content.config_records["facts"][name] = value
+
+    result = run_with(tmp_path, HELLO, spoil, release=release, sensitivity=0.2)
+    assert result.summary["status"] == "refused"
+    assert "north: malformed: an introduction that cannot be" in result.summary["reason"]
+
+
+MISSING = [
+    ({"release": "noisy-counts", "secure": True}, ["n-negative", "n-positive"]),
+    ({"release": "binned", "privacy_level_of": "cell"}, ["kept-cuts"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "names"), MISSING)
+def test_a_fact_that_is_left_out_is_missed(
+    settings: dict[str, Value], names: list[str], tmp_path: Path
+) -> None:
+    def spoil(reply: Message) -> None:
+        for name in names:
+            del reply.content.config_records["facts"][name]
+
+    result = run_with(tmp_path, HELLO, spoil, **settings)
+    assert result.summary["status"] == "refused"
+    assert "north: malformed: an introduction that cannot be" in result.summary["reason"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,26 @@ def test_a_site_with_only_no_contributes(release: str, tmp_path: Path) -> None:
     assert summary["n-negative"] == sum(int((f["label"] == "no").sum()) for f in frames)
 
 
-def test_labels_that_nobody_declared_are_refused_by_site_and_number(tmp_path: Path) -> None:
+def test_labels_that_nobody_declared_are_refused_by_site_without_a_count(tmp_path: Path) -> None:
     frames = cohort()
     frames[1].loc[3:6, "label"] = 7
     reason = refused(frames, tmp_path)
-    assert reason.startswith("site-1: 2 different labels beside positive-label = '1'")
+    assert reason.startswith("site-1: several different labels beside positive-label = '1'")
     frames = [f.assign(label=f["label"].map({0: "no", 1: "yes"})) for f in cohort()]
     frames[2]["label"] = frames[2]["label"].replace("no", "nein")
     reason = refused(frames, tmp_path, {"roc-glm.positive-label": "yes"})
     assert "sites spell the negative label differently" in reason
     assert "declare negative-label" in reason
     reason = refused(cohort(), tmp_path, {"roc-glm.positive-label": "yes"})
-    assert "2 different labels beside positive-label = 'yes'" in reason
+    assert "several different labels beside positive-label = 'yes'" in reason
+    frames[1].loc[frames[1].index[:3], "label"] = "no"  # fewer than the privacy level
+    settings: dict[str, Value] = {
+        "roc-glm.positive-label": "yes",
+        "roc-glm.negative-label": "zzz",
+    }
+    reason = refused(frames, tmp_path, settings)
+    assert "rows have a label that is neither" in reason
+    assert not re.search(r"\d+ rows have a label", reason)
 
 
 def test_a_federation_with_one_class_is_not_estimable(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tasks.roc_glm.counts_messages import (
     RocGlmFisherRequest,
 )
 from tasks.roc_glm.messages import RELEASE, MaskedReply, ReleaseReply, ReleaseRequest, SiteFacts
-from tasks.roc_glm.survivor import CellSurvivor, ScoreSurvivor
+from tasks.roc_glm.survivor import CellSurvivor, LinearSurvivor, ScoreSurvivor
 from tasks.secure.keys import SiteKeys
 from tasks.secure.roster import Roster
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
@@ -78,6 +78,41 @@ def test_no_server_can_make_the_noise_smaller_than_a_site_estimates(
     assert not ask(run, 1, replace(asked, sensitivity=own).to_record(), RELEASE).has_error()
 
 
+@pytest.mark.parametrize("release", ["noisy-scores", "noisy-counts", "noisy-histogram"])
+def test_a_node_that_lost_its_state_draws_no_noise_anew(release: str, tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": release})
+    context = run.grid.contexts[1]
+    context.state = RecordDict()
+    content = content_of(run, RELEASE)
+    assert why(ask(run, 1, content, RELEASE)).startswith("lost-state")
+    # Introduced anew, only a note on its disk can tell the node that it has released before.
+    context.node_config["state-dir"] = str(tmp_path / "state")
+    begin_anew(run, 1)
+    first = ask(run, 1, content, RELEASE)
+    again = ask(run, 1, content, RELEASE)
+    values = [ReleaseReply.from_record(m.content).negative.tolist() for m in (first, again)]
+    assert values[0] == values[1]
+    begin_anew(run, 1)
+    assert why(ask(run, 1, content, RELEASE)).startswith("lost-state")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (RELEASE, {"roc-glm.release": "secure-counts"}),
+        (RELEASE, {"roc-glm.release": "binned"}),
+        (COUNTS, {"roc-glm.release": "noisy-scores"}),
+        (ROC_GLM_FISHER, {"roc-glm.release": "binned", "roc-glm.mode": "fisher"}),
+    ],
+)
+def test_no_step_is_answered_before_the_introduction(
+    kind: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    run = record(tmp_path, config)
+    run.grid.contexts[1].state = RecordDict()
+    assert why(ask(run, 1, content_of(run, kind), kind)).startswith("lost-state")
+
+
 # Oracles -----------------------------------------------------------------------------------------
 
 
@@ -87,12 +122,85 @@ def test_sums_of_positives_are_given_under_one_request(tmp_path: Path) -> None:
     again = ask(run, 1, content_of(run, COUNTS), COUNTS)
     first, second = (CountsReply.from_record(reply.content) for reply in (said, again))
     assert first.moments == second.moments
-    for level in (0.5, 0.25):
-        step = CountsRequest((ScoreSurvivor.of(np.array([level])),), True)
-        assert why(ask(run, 1, step.to_record(), COUNTS)).startswith("second-request")
     asked = CountsRequest.from_record(content_of(run, COUNTS))
-    fewer = replace(asked, survivors=asked.survivors[:1])
-    assert why(ask(run, 1, fewer.to_record(), COUNTS)).startswith("second-request")
+    other = replace(asked, is_probability=False)
+    assert why(ask(run, 1, other.to_record(), COUNTS)).startswith("second-request")
+
+
+def after_the_release(run: Recorded) -> tuple[CountsRequest, ScoreSurvivor, LinearSurvivor]:
+    """The request of a run, whose first site has not answered it yet."""
+    begin_anew(run, 1)
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error()
+    asked = CountsRequest.from_record(content_of(run, COUNTS))
+    pool, deconvolved = asked.survivors
+    assert isinstance(pool, ScoreSurvivor)
+    assert isinstance(deconvolved, LinearSurvivor)
+    return asked, pool, deconvolved
+
+
+def test_no_survivor_function_of_a_servers_making_is_answered(tmp_path: Path) -> None:
+    """All mass in the cell of the lowest positive would give that patient's exact score."""
+    seeded: dict[str, bool | int | float | str] = {"seeded-noise": True}
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores", **seeded})
+    asked, pool, deconvolved = after_the_release(run)
+    single = np.zeros(1000)
+    single[int(1000 * run.rows["east"].positive[0])] = 1.0
+    shifted = deconvolved.probabilities + 1e-4 * (np.arange(50) == 7)
+    without = np.isin(pool.levels, noisy_negatives(run), invert=True)
+    step = ScoreSurvivor.of(np.array([0.5]))
+    lone = LinearSurvivor(single)
+    for survivors in (
+        (lone,),
+        (pool, lone),
+        (step,),
+        (step, deconvolved),
+        (pool,),
+        (deconvolved, pool),
+        (pool, LinearSurvivor(shifted)),
+        (pool, LinearSurvivor(np.array([1.0]))),
+        (ScoreSurvivor(pool.levels[without], pool.counts[without]), deconvolved),
+        (ScoreSurvivor(pool.levels[::-1], pool.counts), deconvolved),
+        (ScoreSurvivor(pool.levels, pool.counts[:-1]), deconvolved),
+        (ScoreSurvivor(pool.levels, np.where(without, pool.counts, 0)), deconvolved),
+        (pool, deconvolved, deconvolved),
+        (),
+    ):
+        request = replace(asked, survivors=survivors).to_record()
+        said = why(ask(run, 1, request, COUNTS))
+        assert said.startswith("bad-request")
+        assert "survivor function" in said
+    assert not ask(run, 1, asked.to_record(), COUNTS).has_error()
+
+
+def noisy_negatives(run: Recorded) -> np.ndarray[Any, Any]:
+    return ReleaseReply.from_record(dict(run.replies(RELEASE))["east"].content).negative
+
+
+def test_what_a_server_can_still_do_with_invented_scores_is_said(tmp_path: Path) -> None:
+    """The site cannot know other sites' noisy scores; statement and ledger say who is trusted."""
+    seeded: dict[str, bool | int | float | str] = {"seeded-noise": True, "roc-glm.debias": False}
+    run = record(tmp_path, {"roc-glm.release": "noisy-scores", **seeded})
+    begin_anew(run, 1)
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error()
+    own = noisy_negatives(run)
+    invented = np.concatenate([own, np.full(10**6, 0.5)])
+    request = CountsRequest((ScoreSurvivor.of(invented),), True)
+    assert not ask(run, 1, request.to_record(), COUNTS).has_error()
+    assert "that the others' are real, the server is trusted" in run.result.summary["privacy"]
+    assert any("invents other sites' noisy scores" in row["reveals"] for row in run.result.ledger)
+
+
+@pytest.mark.parametrize("release", ["binned", "secure-counts", "noisy-scores", "exact"])
+def test_rounds_come_after_what_they_are_about(release: str, tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    assert "after roc-glm" in why(ask(run, 1, content_of(run, ROC_GLM_FISHER), ROC_GLM_FISHER))
+    assert not ask(run, 1, content_of(run, RELEASE), RELEASE).has_error() or (
+        release == "secure-counts"  # whose keys are new
+    )
+    if release == "noisy-scores":
+        said = why(ask(run, 1, content_of(run, ROC_GLM_FISHER), ROC_GLM_FISHER))
+        assert "after roc-glm-counts only" in said
 
 
 def test_sums_of_positives_come_after_the_release(tmp_path: Path) -> None:
@@ -137,6 +245,36 @@ def test_a_round_is_answered_once_and_under_one_survivor_function(
 
 def cells_of_many_rows() -> list[pd.DataFrame]:
     return ORIGINAL(rows=1200)
+
+
+@pytest.mark.parametrize("number", [1.5, 6.5, 2.0, True, "7", [7]])
+@pytest.mark.parametrize("release", ["secure-counts", "binned"])
+def test_rounds_are_whole_numbers(number: Any, release: str, tmp_path: Path) -> None:
+    """Between two whole ones lie as many rounds as a server likes."""
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    content = content_of(run, ROC_GLM_FISHER)
+    content.config_records["request"]["round"] = number
+    assert why(ask(run, 1, content, ROC_GLM_FISHER)).startswith("bad-request: a request of another")
+
+
+@pytest.mark.parametrize(
+    ("kind", "record_name", "name", "value"),
+    [
+        (RELEASE, "release", "is-probability", 1),
+        (RELEASE, "release", "sensitivity", "1"),
+        (RELEASE, "release", "roster", "text"),
+        (ROC_GLM_FISHER, "request", "fits", 1.0),
+    ],
+)
+def test_a_field_of_another_type_is_refused(
+    kind: str, record_name: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": "binned", "roc-glm.mode": "fisher"})
+    begin_anew(run, 1)
+    content = content_of(run, kind)
+    content.config_records[record_name][name] = value
+    assert why(ask(run, 1, content, kind)).startswith("bad-request: a request of another form")
 
 
 # Under masks -------------------------------------------------------------------------------------

@@ -11,18 +11,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
-from fedapp import run_config
+from fedapp import run_config, simulation
 from fedapp.check import check
 from fedapp.client_app import prepare_roc_glm_site
+from fedapp.run_config import ConfigError
 from fedapp.simulation import SimulationResult, simulate
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
+from tasks.roc_glm.messages import RELEASE, ReleaseRequest
 from tasks.roc_glm.validation import Validation, validate_counts
 from tasks.site.faults import SiteFault
 from tests.roc_glm_reference import CASES, federations, rows_of
@@ -235,6 +238,93 @@ def test_calibration_slope_in_one_exchange_is_close(directory: Path) -> None:
         assert cells[key] == pytest.approx(exact[key], abs=0.02)
 
 
+def test_calibration_slope_from_cells_is_close_for_a_rare_class(directory: Path) -> None:
+    """Within two standard errors of statsmodels' on the rows, and marked as what it is."""
+    sm = pytest.importorskip("statsmodels.api")
+    generator = np.random.default_rng(5)
+    for offset, cut_points in ((-4.2, "equal"), (-4.2, "model"), (-2.0, "model")):
+        predictor = offset + generator.normal(size=6000)
+        score = expit(predictor)
+        label = (generator.random(6000) < expit(0.9 * predictor)).astype(int)
+        model = directory / "rare.json"
+        document = {
+            "format": "fedapp-score-model",
+            "kind": "logistic",
+            "features": ["x"],
+            "coefficients": [1.0],
+            "intercept": 0.0,
+            "cut-points": np.quantile(score, np.arange(1, 50) / 50).tolist(),
+        }
+        model.write_text(json.dumps(document))
+        frames = [pd.DataFrame({"x": predictor[s::4], "label": label[s::4]}) for s in range(4)]
+        config: dict[str, Value] = {
+            "roc-glm.model": str(model),
+            "roc-glm.cut-points": cut_points,
+        }
+        summary = run(frames, directory, config).summary
+        assert summary["calibration-slope-from-cells"] is True
+        binomial = sm.families.Binomial()
+        both = sm.GLM(label, sm.add_constant(predictor), family=binomial).fit()
+        large = sm.GLM(label, np.ones(6000), offset=predictor, family=binomial).fit()
+        near = {"abs": 1.5 * both.bse[1]}
+        assert summary["calibration-slope"] == pytest.approx(both.params[1], **near)
+        assert summary["calibration-intercept"] == pytest.approx(large.params[0], abs=0.02)
+        exact = run(frames, directory, {**config, "roc-glm.mode": "fisher"}).summary
+        assert exact["calibration-slope"] == pytest.approx(both.params[1], abs=1e-4)
+        assert "calibration-slope-from-cells" not in exact
+
+
+def test_no_calibration_slope_from_few_cells(directory: Path) -> None:
+    config: dict[str, Value] = {"roc-glm.cells": 6}
+    summary = run(cohort(), directory, config).summary
+    assert "calibration-slope" not in summary
+    assert "mode = 'fisher' gives it exactly" in summary["no-calibration-slope"]
+    exact = run(cohort(), directory, {**config, "roc-glm.mode": "fisher"}).summary
+    assert "calibration-slope" in exact
+
+
+def test_cut_points_of_the_model_are_the_cells(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=400)
+    label = (generator.random(400) < expit(x)).astype(int)
+    table = pd.DataFrame({"x": x, "label": label})
+    cuts = [-1.25, -0.5, 0.0, 0.75, 1.5]
+    document: dict[str, Any] = {
+        "format": "fedapp-score-model",
+        "kind": "linear",  # scores outside [0, 1] are welcome
+        "features": ["x"],
+        "coefficients": [1.0],
+        "intercept": 0.0,
+        "cut-points": cuts,
+    }
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(document))
+    asked: list[list[float]] = []
+
+    class Listening(simulation.InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == RELEASE:
+                asked.append(ReleaseRequest.from_record(message.content).cuts.tolist())
+            return super()._handle(message)
+
+    monkeypatch.setattr(simulation, "InProcessGrid", Listening)
+    config: dict[str, Value] = {"roc-glm.model": str(model), "roc-glm.cut-points": "model"}
+    frames = [table.iloc[at::3] for at in range(3)]
+    summary = run(frames, directory, config).summary
+    assert asked == 3 * [cuts]
+    binned = np.searchsorted(cuts, x, side="left")
+    assert summary["auc"] == pytest.approx(roc_auc_score(label, binned), abs=1e-12)
+    del document["cut-points"]
+    model.write_text(json.dumps(document))
+    refused = run(frames, directory, config).summary
+    assert refused["status"] == "refused"
+    assert "the score model has no cut-points" in refused["reason"]
+    refused = run(cohort(), directory, {"roc-glm.cut-points": "model"}).summary
+    assert "cut-points = 'model' needs roc-glm.model, a model file" in refused["reason"]
+
+
 # Exchanges and modes -----------------------------------------------------------------------------
 
 
@@ -318,11 +408,13 @@ def test_debiasing_takes_out_the_bias_of_noisy_scores(directory: Path) -> None:
         "seeded-noise": True,
     }
     frames = cohort(4000)
-    pooled = run(frames, directory, {"roc-glm.release": "exact"}).summary["auc"]
+    exact = run(frames, directory, {"roc-glm.release": "exact"}).summary
+    pooled = exact["auc"]
     debiased = run(frames, directory, config).summary
     assert debiased["auc-undebiased"] < pooled - 0.02
     assert debiased["auc-roc-glm-undebiased"] < pooled - 0.02
     assert abs(debiased["auc"] - pooled) < 0.015
+    assert abs(debiased["auc-roc-glm"] - exact["auc-roc-glm"]) < 0.015
     plain = run(frames, directory, {**config, "roc-glm.debias": False}).summary
     assert plain["auc"] == pytest.approx(debiased["auc-undebiased"], abs=1e-12)
     assert "auc-undebiased" not in plain
@@ -408,6 +500,61 @@ def test_run_folder_has_what_the_figures_need(directory: Path) -> None:
     assert len(document["sites"]) == 5
     assert {row["step"] for row in result.ledger} == {"hello", "release"}
     assert all("not declared" not in str(row["reveals"]) for row in result.ledger)
+
+
+def test_the_pooled_check_is_of_the_sites_that_took_part(directory: Path) -> None:
+    frames = cohort()
+    frames[1] = frames[1].iloc[:3]  # below the privacy level
+    config: dict[str, Value] = {
+        "roc-glm.privacy-level": 5,
+        "roc-glm.on-small-site": "exclude",
+        "roc-glm.release": "exact",
+    }
+    result = run(frames, directory, config)
+    assert result.summary["excluded"] == ["site-1"]
+    check = json.loads((result.run_folder / "roc.json").read_text())["pooled-check"]
+    others = pd.concat([frame for at, frame in enumerate(frames) if at != 1])
+    pooled = roc_auc_score(others["label"], others["score"])
+    assert check["auc"]["pooled"] == pytest.approx(pooled, abs=1e-12)
+    keys = ("auc", "deviance", "brier", "observed-to-expected", "sensitivity", "specificity")
+    keys += ("calibration-slope", "calibration-intercept")
+    for key in keys:
+        assert check[key]["difference"] < 1e-9
+
+
+def test_noise_that_nobody_can_compute_with_is_refused(directory: Path) -> None:
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.sensitivity": 1e155}
+    with pytest.raises(ConfigError, match=r"roc-glm\.sensitivity"):
+        run(cohort(), directory, config)
+    config |= {"roc-glm.sensitivity": 1e9, "roc-glm.epsilon": 1e-6}
+    summary = run(cohort(), directory, config).summary
+    assert summary["status"] == "refused"
+    assert "noise of standard deviation" in summary["reason"]
+
+
+def test_scores_beyond_what_noise_can_be_added_to_are_named(directory: Path) -> None:
+    frames = cohort()
+    frames[0] = frames[0].assign(score=frames[0]["score"] * 1e308)
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.debias": False}
+    summary = run(frames, directory, config).summary
+    assert summary["status"] == "refused"
+    assert "site-0: scores beyond 1e+100 in absolute value" in summary["reason"]
+
+
+def test_statement_on_scores_without_a_range_and_on_two_calibrations(directory: Path) -> None:
+    frames = [frame.assign(score=4 * frame["score"] - 2) for frame in cohort()]
+    config: dict[str, Value] = {"roc-glm.release": "noisy-scores", "roc-glm.debias": False}
+    words = run(frames, directory, config).summary["privacy"]
+    assert "scores are not all in [0, 1]: sensitivity = 1.0 is an assumption" in words
+    assert "not all in [0, 1]" not in run(cohort(), directory, config).summary["privacy"]
+    config = {
+        "roc-glm.release": "noisy-counts",
+        "roc-glm.mechanism": "classic",
+        "roc-glm.epsilon": 0.9,
+        "roc-glm.statistics-epsilon": 1.0,
+    }
+    words = run(cohort(), directory, config).summary["privacy"]
+    assert "classic, of the statistics analytic calibration" in words
 
 
 def test_no_pooled_check_outside_simulation(

@@ -164,7 +164,7 @@ def test_estimates_are_a_step_of_their_own(run_as: Callable[..., SimulationResul
     run_as(Watched, release="noisy-scores", mode="fisher", epsilon=10.0)
     run_as(Watched, release="secure-counts")
     assert steps == [
-        *("gather_release", "fit_by_rounds", "gather_counts", "estimate"),
+        *("gather_release", "gather_counts", "fit_by_rounds", "estimate"),
         *("gather_release", "estimate"),
     ]
 

@@ -88,12 +88,24 @@ def test_too_much_noise_and_noise_left_in_are_flagged(tmp_path: Path) -> None:
         record = record_of(result)
         assert caution in str(report.notices(record))
         (words,) = roc_glm_words.test_words(record)
-        assert "But the noise" in words
+        assert words.startswith("No test of the AUC: ")
+        assert not {"p-value", "rejected"} & set(result.summary)
         assert caution in words
         assert roc_glm_words.spent_words(record).endswith("exact sums not covered")
     record = record_of(fine)
     assert report.notices(record) == []
-    assert "But" not in roc_glm_words.test_words(record)[0]
+    assert roc_glm_words.test_words(record)[0].startswith("Test of H0")
+
+
+@pytest.mark.parametrize("release", ["noisy-counts", "noisy-histogram"])
+def test_noise_far_above_the_rows_is_flagged(release: str, tmp_path: Path) -> None:
+    large = run(tmp_path, release=release, epsilon=1e-3)
+    assert large.summary["noise-too-large"] is True
+    assert large.summary["no-test"].startswith("noise-too-large: ")
+    assert "rejected" not in large.summary
+    fine = run(tmp_path, release=release, epsilon=5.0)
+    assert "noise-too-large" not in fine.summary
+    assert "p-value" in fine.summary
 
 
 @pytest.mark.parametrize("release", ["noisy-scores", "noisy-counts", "noisy-histogram"])

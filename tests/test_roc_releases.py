@@ -13,9 +13,11 @@ from sklearn.isotonic import IsotonicRegression
 
 from tasks.privacy import gaussian
 from tasks.roc_glm import cell_estimates as cells
+from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
 from tasks.roc_glm.estimates import delong_variance
 from tasks.roc_glm.guarantee import MOMENTS_OF_POSITIVES, ROC_GLM_SUMS, guarantee
+from tasks.roc_glm.noise_plan import noise_plan
 from tasks.roc_glm.releases import (
     cuts_in_window,
     needs_unit_interval,
@@ -263,3 +265,15 @@ def test_a_statement_without_noise_has_one_colon(release: Any) -> None:
     assert sentence.startswith("Privacy: no")
     assert sentence.count(":") == 1
     assert "the server reads" in sentence
+
+
+def test_shares_of_all_noise_add_up_to_the_noise_of_one_site() -> None:
+    config = RocGlmConfig(release="noisy-counts", secure=True, statistics_epsilon=1.0)
+    plan = noise_plan(config, score_sensitivity=0.2, cuts=equal_cuts(20), is_probability=True)
+    share = plan.share(4)
+    assert plan.statistics is not None
+    assert share.statistics is not None
+    assert 2.0 * share.scale == pytest.approx(plan.scale)
+    for name in ("squares", "bin_rows", "bin_scores", "above"):
+        own, whole = (getattr(part, name) for part in (share.statistics, plan.statistics))
+        assert 2.0 * own == pytest.approx(whole)

@@ -73,13 +73,13 @@ def refused(*arguments: Any, **keywords: Any) -> str:
     return str(caught.value)
 
 
-def test_undeclared_labels_are_counted_not_shown() -> None:
+def test_undeclared_labels_are_neither_counted_nor_shown() -> None:
     labels = ["yes", "no", "secret", "no"]
     message = refused(labels, SCORES, positive_label="yes", negative_label="no")
-    assert "1 rows have a label that is neither positive-label = 'yes'" in message
+    assert message.startswith("rows have a label that is neither positive-label = 'yes'")
     assert "secret" not in message
     message = refused(labels, SCORES, positive_label="yes")
-    assert "2 different labels beside positive-label = 'yes'; allowed is 1" in message
+    assert "several different labels beside positive-label = 'yes'; allowed is 1" in message
     assert "secret" not in message
 
 
@@ -94,6 +94,17 @@ def test_missing_labels_and_scores_are_named_together() -> None:
     rows, _ = read_rows(labels, scores, positive_label="yes", missing="drop")
     assert rows.dropped == 6
     assert rows.positive.tolist() == [0.123456]
+
+
+@pytest.mark.parametrize("labels", [[["yes"], ["no"]], [{"secret": 1}, "no"]])
+def test_labels_that_are_no_scalars(labels: list[Any]) -> None:
+    message = refused(labels, SCORES[:2], positive_label="yes")
+    assert message == "labels are not bool, number or text"
+
+
+def test_scores_that_are_lists_of_different_lengths() -> None:
+    message = refused([1, 0], [[0.123], [0.4, 0.5]], positive_label="1")
+    assert message == "scores are not numbers"
 
 
 def test_scores_that_are_no_numbers() -> None:

@@ -366,6 +366,57 @@ def test_xgboost_classifier_stops_at_its_best_round(frame: pd.DataFrame) -> None
     )
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_file_of_xgboost_stops_at_its_best_round(
+    parallel: int, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    classifier = xgboost.XGBClassifier(
+        n_estimators=200,
+        learning_rate=0.5,
+        early_stopping_rounds=5,
+        n_jobs=1,
+        num_parallel_tree=parallel,
+    )
+    new = table(300, seed=9)
+    classifier.fit(
+        frame[NAMES], outcome(frame), eval_set=[(new[NAMES], outcome(new, seed=8))], verbose=False
+    )
+    assert classifier.best_iteration < classifier.get_booster().num_boosted_rounds() - 1
+    classifier.save_model(tmp_path / "model.json")
+    document = json.loads((tmp_path / "model.json").read_text())
+    expected = classifier.predict_proba(new[NAMES])[:, 1]
+    every_tree = classifier.get_booster().predict(xgboost.DMatrix(new[NAMES]))
+    assert np.abs(every_tree - expected).max() > 0.01
+    model = ScoreModel.from_json(json.dumps(document))
+    np.testing.assert_allclose(model.predict(new), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        ScoreModel.from_json(model.to_json()).predict(new), expected, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("version", [[1, 7, 6], [2, 0, 0], [3, 2, 0], None, "three"])
+def test_the_version_that_wrote_a_file_changes_nothing(
+    version: Any, booster: xgboost.Booster
+) -> None:
+    document = json.loads(text_of(booster))
+    document["version"] = version
+    for tree in document["learner"]["gradient_booster"]["model"]["trees"]:
+        tree["default_left"] = [bool(way) for way in tree["default_left"]]
+    model = ScoreModel.from_json(json.dumps(document))
+    new = table(100, seed=3)
+    expected = booster.predict(xgboost.DMatrix(new[NAMES]))
+    np.testing.assert_allclose(model.predict(new), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("version", [[999, 0, 0], [0, 9, 0]])
+def test_a_version_that_nobody_has_read_is_refused(
+    version: list[int], booster: xgboost.Booster
+) -> None:
+    document = json.loads(text_of(booster))
+    document["version"] = version
+    assert "version: must be of XGBoost 1, 2 or 3" in str(refusal(document))
+
+
 def test_infinite_feature_has_no_score(booster: xgboost.Booster) -> None:
     new = table(4)
     new.loc[1, "age"] = np.inf
@@ -426,6 +477,17 @@ def tampered(booster: xgboost.Booster, change: Any) -> dict[str, Any]:
         (lambda _, t: t[0]["tree_param"].update(num_nodes="9999"), "tree_param.num_nodes"),
         (lambda _, t: t[0].update(split_type=[1]), "splits on categories"),
         (lambda _, t: t.__setitem__(0, 7), "tree 0: must be a JSON object"),
+        (lambda _, t: t[0]["left_children"].__setitem__(0, True), "left_children must hold"),
+        (lambda _, t: t[0]["split_indices"].__setitem__(0, False), "split_indices must hold"),
+        (lambda _, t: t[0]["base_weights"].__setitem__(0, True), "base_weights must hold"),
+        (
+            lambda learner, t: learner["attributes"].update(best_iteration=str(len(t))),
+            "best_iteration: must be one of the model's rounds",
+        ),
+        (
+            lambda learner, _: learner["attributes"].update(best_iteration="-1"),
+            "best_iteration: must be one of the model's rounds",
+        ),
         (lambda _, t: t.clear(), "at least one tree"),
         (
             lambda learner, _: learner["learner_model_param"].update(base_score="[2.0]"),

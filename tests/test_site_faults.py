@@ -1,4 +1,4 @@
-"""A request that a site refuses leaves nothing behind at the site, whatever the handler did first."""
+"""A request that a site refuses leaves nothing behind at the site, whatever came first."""
 
 from __future__ import annotations
 

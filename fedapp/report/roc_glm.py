@@ -18,7 +18,7 @@ optional; what is absent is said to be, with the reason where the run tells one:
       "confusion": {
         "threshold": 0.5, "true-positive": 1, "false-positive": 1, "true-negative": 1,
         "false-negative": 1, "sensitivity": 0.5, "specificity": 0.5, "ppv": 0.5, "npv": 0.5,
-        "accuracy": 0.5, "suppressed": 0
+        "accuracy": 0.5
       },
       "sites": [{"site": "north", "auc": 0.9, "lower": 0.8, "upper": 0.95,
                  "n-positive": 40, "n-negative": 60}],              # where A1 allows
@@ -288,10 +288,11 @@ def _threshold_section(run: RunRecord, curves: Mapping[str, Any]) -> Section:
         return Section("At the threshold", figures=[Absent(f"No confusion table: {why}.")])
     threshold = content.get("threshold", run.setting("roc-glm.threshold"))
     words = "A score above the threshold predicts positive."
-    if content.get("suppressed"):
+    configured = run.setting("roc-glm.threshold")
+    if threshold is not None and configured not in (None, threshold):
         words += (
-            f" Left out: {number(content['suppressed'])} rows of sites at which a cell of the "
-            f"table has fewer than {run.setting('roc-glm.privacy-level', 'privacy-level')} rows."
+            f" It is the cut point that every site can keep closest to roc-glm.threshold = "
+            f"{configured}."
         )
     return Section(
         f"At the threshold {threshold:g}" if threshold is not None else "At the threshold",

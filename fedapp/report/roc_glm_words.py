@@ -75,7 +75,8 @@ def test_words(run: RunRecord) -> list[str]:
     """Sentence of the hypothesis test."""
     summary = run.summary
     if "p-value" not in summary:
-        return []
+        why = summary.get("no-test")
+        return [f"No test of the AUC: {why}."] if why else []
     null, alpha = run.setting("roc-glm.null-auc", 0.5), run.setting("roc-glm.alpha", 0.05)
     p_value = summary["p-value"]
     p_words = "p\u00a0<\u00a00.0001" if p_value < 1e-4 else f"p\u00a0=\u00a0{p_value:.4f}"
@@ -114,6 +115,11 @@ def calibration_words(run: RunRecord) -> list[str]:
     ]
     why = summary.get("no-calibration-slope")
     left_out = [f"{str(why)[0].upper()}{str(why)[1:]}."] if why else []
+    if summary.get("calibration-slope-from-cells"):
+        left_out.append(
+            "Slope and intercept are from counts in cells, close to those of the scores; Fisher "
+            "scoring (mode = 'fisher') gives them exactly."
+        )
     if not parts:
         return left_out
     numbers = ", ".join(parts)

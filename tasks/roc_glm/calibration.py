@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.roc_glm.rows import RocRows
-from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.roc_glm.survivor import FloatArray
 
 BINS = 10
 
@@ -31,8 +31,9 @@ class CalibrationSums:
         Sum of (score - label)^2.
     bin_rows, bin_positives, bin_scores : (B,)
         Rows, positives and sum of scores in each bin, suppressed site-bins left out.
-    suppressed : (B,) int64
-        Rows left out because their site has fewer than privacy-level of them in the bin.
+    suppressed : int
+        Rows left out of the bins because their site has fewer than privacy-level of them there;
+        of all bins together, since a number below the level is what is not to be told.
     """
 
     rows: float
@@ -42,7 +43,7 @@ class CalibrationSums:
     bin_rows: FloatArray
     bin_positives: FloatArray
     bin_scores: FloatArray
-    suppressed: IntArray
+    suppressed: int
 
     def __add__(self, other: CalibrationSums) -> CalibrationSums:
         return CalibrationSums(
@@ -66,15 +67,20 @@ class CalibrationSums:
         """O/E, positives over the sum of scores; None where all scores are 0."""
         return self.positives / self.scores if self.scores > 0 else None
 
-    def curve(self) -> list[CalibrationBin]:
-        """The bins of the calibration curve, lowest first."""
-        edges = bin_edges(len(self.bin_rows)).tolist()
+    def curve(self, edges: FloatArray | None = None) -> list[CalibrationBin]:
+        """The bins of the calibration curve, lowest first.
+
+        Parameters
+        ----------
+        edges : (B + 1,) float64, optional
+            Of the bins; equal ones by default.
+        """
+        edges = bin_edges(len(self.bin_rows)) if edges is None else edges
         return [
             CalibrationBin(
-                lower=edges[b],
-                upper=edges[b + 1],
+                lower=float(edges[b]),
+                upper=float(edges[b + 1]),
                 rows=float(rows),
-                suppressed=int(self.suppressed[b]),
                 mean_score=float(self.bin_scores[b] / rows) if rows > 0 else None,
                 observed=float(self.bin_positives[b] / rows) if rows > 0 else None,
             )
@@ -92,8 +98,6 @@ class CalibrationBin:
         The bin is (lower, upper]; the first one includes 0.
     rows : float
         Rows behind the point.
-    suppressed : int
-        Rows left out.
     mean_score, observed : float or None
         Mean score and share of positives; None without a row.
     """
@@ -101,7 +105,6 @@ class CalibrationBin:
     lower: float
     upper: float
     rows: float
-    suppressed: int
     mean_score: float | None
     observed: float | None
 
@@ -111,7 +114,9 @@ def bin_edges(bins: int = BINS) -> FloatArray:
     return np.arange(bins + 1) / bins
 
 
-def calibration_sums(rows: RocRows, *, privacy_level: int, bins: int = BINS) -> CalibrationSums:
+def calibration_sums(
+    rows: RocRows, *, privacy_level: int, edges: FloatArray | None = None
+) -> CalibrationSums:
     """The calibration sums of a site.
 
     Parameters
@@ -120,10 +125,10 @@ def calibration_sums(rows: RocRows, *, privacy_level: int, bins: int = BINS) -> 
         Scores in [0, 1].
     privacy_level : int
         q: a bin with fewer rows at this site (but at least one) is suppressed.
-    bins : int
-        Number of equal bins of [0, 1].
+    edges : (B + 1,) float64, optional
+        Of the bins, from 0 to 1; by default those of ten equal bins.
     """
-    inner = bin_edges(bins)[1:-1]
+    inner = (bin_edges() if edges is None else edges)[1:-1]
     negative = bin_slices(rows.negative, inner)
     positive = bin_slices(rows.positive, inner)
     positives = np.array([len(part) for part in positive])
@@ -141,7 +146,7 @@ def calibration_sums(rows: RocRows, *, privacy_level: int, bins: int = BINS) -> 
         bin_rows=np.where(kept, number, 0).astype(np.float64),
         bin_positives=np.where(kept, positives, 0).astype(np.float64),
         bin_scores=np.where(kept, scores, 0.0),
-        suppressed=np.where(kept, 0, number).astype(np.int64),
+        suppressed=int(number[~kept].sum()),
     )
 
 

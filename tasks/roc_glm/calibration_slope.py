@@ -3,7 +3,8 @@
 A well calibrated model has slope 1 and, with the slope held at 1, intercept 0 (Cox 1958;
 Steyerberg, "Clinical Prediction Models", 2019, section 15.3). Where exchanges are spent on Fisher
 scoring, a site sends `slope_sums` and `intercept_sums` each round; in one-shot mode the pooled
-counts of the cells are enough for `grouped_calibration`, which is exact up to the binning.
+counts of the cells are enough for `grouped_calibration`, which is exact at distinct scores and
+close with `cell_scores` for cells.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from scipy.special import logit
 
 from tasks.glm.families import FisherSums, site_sums, starting_sums
 from tasks.glm.scoring import FisherIteration, GlmFit
+from tasks.roc_glm.calibration import CalibrationSums
 from tasks.roc_glm.counts import ClassCounts
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import FloatArray
 from tasks.site.not_estimable import NotEstimable
+
+_LEAST = 0.01  # of a cell's width, from its ends
+_FEWEST, _FULLEST = 10, 0.7
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def grouped_calibration(counts: ClassCounts, scores: FloatArray) -> CalibrationF
     counts : ClassCounts
         Of L levels.
     scores : (L,) float64
-        Score of each level (a cell: its middle); levels at 0 or 1 are left out.
+        Score of each level (a cell: of `cell_scores`); levels at 0 or 1 are left out.
 
     Raises
     ------
@@ -131,10 +136,48 @@ def grouped_calibration(counts: ClassCounts, scores: FloatArray) -> CalibrationF
     return CalibrationFit.of(both, alone)
 
 
-def cell_middles(cuts: FloatArray) -> FloatArray:
-    """Middle of each cell of [0, 1]; (M - 1,) cuts to (M,)."""
-    edges = np.concatenate([[0.0], cuts, [1.0]])
-    return np.asarray(0.5 * (edges[:-1] + edges[1:]))
+def cell_scores(
+    cuts: FloatArray, counts: ClassCounts, *, edges: FloatArray, sums: CalibrationSums
+) -> FloatArray:
+    """A score for each cell of [0, 1], such that the sums of scores are the true ones.
+
+    The middle of a cell is no good where scores crowd at one end of it, as those of a rare class
+    do. All cells of a calibration bin are represented at one fraction of their width, by which the
+    known sum of the scores in the bin is met; where bins are not unions of cells, or rows were left
+    out of them, all cells together.
+
+    Parameters
+    ----------
+    cuts : (M - 1,) float64
+        Cut points of the cells.
+    counts : ClassCounts
+        Of M cells.
+    edges : (B + 1,) float64
+        Of the calibration bins.
+    sums : CalibrationSums
+        Of the same rows.
+
+    Returns
+    -------
+    (M,) float64
+        Inside the cells.
+    """
+    ends = np.concatenate([[0.0], cuts, [1.0]])
+    low, width = ends[:-1], np.diff(ends)
+    rows = (counts.negative + counts.positive).astype(np.float64)
+    by_bin = bool(np.isin(edges[1:-1], cuts).all()) and sums.suppressed == 0
+    inner, totals = (edges[1:-1], sums.bin_scores) if by_bin else (edges[:0], [sums.scores])
+    group = np.searchsorted(inner, ends[1:], side="left")
+    spread = np.bincount(group, rows * width, len(totals))
+    above = totals - np.bincount(group, rows * low, len(totals))
+    fraction = np.divide(above, spread, out=np.full(len(totals), 0.5), where=spread > 0)
+    return np.asarray(low + width * np.clip(fraction, _LEAST, 1.0 - _LEAST)[group])
+
+
+def too_coarse(counts: ClassCounts) -> bool:
+    """Whether cells say too little for a slope: few have rows, or one has most of all rows."""
+    rows = counts.negative + counts.positive
+    return int((rows > 0).sum()) < _FEWEST or bool(rows.max() > _FULLEST * rows.sum())
 
 
 def _fit(sums: Callable[[FloatArray | None], FisherSums]) -> GlmFit:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.roc_glm.rows import RocRows
-from tasks.roc_glm.survivor import FloatArray, IntArray
+from tasks.roc_glm.survivor import FloatArray
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,13 @@ class ConfusionCounts:
     Attributes
     ----------
     true_positive, false_negative, false_positive, true_negative : (T,)
-        One number a threshold; suppressed sites left out. Not whole after noise.
-    suppressed : (T,) int64
-        Rows left out at each threshold.
+        One number a threshold. Not whole after noise.
     """
 
     true_positive: FloatArray
     false_negative: FloatArray
     false_positive: FloatArray
     true_negative: FloatArray
-    suppressed: IntArray
 
     def __add__(self, other: ConfusionCounts) -> ConfusionCounts:
         return ConfusionCounts(
@@ -34,7 +31,6 @@ class ConfusionCounts:
             self.false_negative + other.false_negative,
             self.false_positive + other.false_positive,
             self.true_negative + other.true_negative,
-            self.suppressed + other.suppressed,
         )
 
 
@@ -52,9 +48,7 @@ class Rates:
     net_benefit_treat_all: float | None
 
 
-def confusion_counts(
-    rows: RocRows, thresholds: FloatArray, *, cell_level: int = 0
-) -> ConfusionCounts:
+def confusion_counts(rows: RocRows, thresholds: FloatArray) -> ConfusionCounts:
     """Confusion counts of a site.
 
     Parameters
@@ -63,26 +57,18 @@ def confusion_counts(
     thresholds : (T,) float64
         A score above the threshold predicts positive (as S1(c) = P(score > c) is the true
         positive rate).
-    cell_level : int
-        With `privacy-level-of = "cell"` the privacy level q: where one of the four counts is
-        between 1 and q - 1, this site is left out at that threshold. 0 checks nothing.
     """
     not_above = [
         np.searchsorted(scores, thresholds, side="right")
         for scores in (rows.positive, rows.negative)
     ]
-    table = np.array(
-        [
-            rows.num_positive - not_above[0],
-            not_above[0],
-            rows.num_negative - not_above[1],
-            not_above[1],
-        ]
+    false_negative, true_negative = (part.astype(np.float64) for part in not_above)
+    return ConfusionCounts(
+        true_positive=rows.num_positive - false_negative,
+        false_negative=false_negative,
+        false_positive=rows.num_negative - true_negative,
+        true_negative=true_negative,
     )
-    small = ((table > 0) & (table < cell_level)).any(axis=0)
-    suppressed = np.where(small, table.sum(axis=0), 0).astype(np.int64)
-    kept = np.where(small, 0, table).astype(np.float64)
-    return ConfusionCounts(kept[0], kept[1], kept[2], kept[3], suppressed)
 
 
 def rates(counts: ConfusionCounts, thresholds: FloatArray) -> list[Rates]:

@@ -51,7 +51,9 @@ from tasks.roc_glm.releases import (
 from tasks.roc_glm.request_checks import (
     accepted_sensitivity,
     not_asked,
+    read_request,
     refuse_cuts,
+    refuse_pool,
     refuse_survivor,
 )
 from tasks.roc_glm.roc_site import RocGlmSite as RocGlmSite
@@ -83,13 +85,15 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
     It is answered for one request of a run. A release with noise is drawn once: asked again, the
     site says the same, since a second draw would spend the budget a second time.
     """
-    request = ReleaseRequest.from_record(message.content)
+    site_state.require_introduction(context)
+    request = read_request(message.content, ReleaseRequest.from_record)
     # Another roster is the guard's matter, which may answer a smaller one.
     asked = digest_of(replace(request, roster=b"").to_record())
     if site.config.release in NOISY_RELEASES:
         said = site_state.earlier_release(context)
         if said is None:
             said = _noisy(request, site, context).to_record()
+            site_state.mark_release(context, site.name)
             site_state.remember_release(context, said)
         return Message(said, reply_to=message)
     if not site.config.masks_sums:
@@ -99,7 +103,7 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
         return Message(reply, reply_to=message)
     refuse_another(context, RELEASE_STEP, asked)
     counts, _ = _counts(request, site)
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(request.cuts, is_probability=request.is_probability)
     roster = site_state.accept_roster(context, site.name, request.roster)
     if was_answered(context, FISHER_STEP):
         site_state.refuse_another_roster(context, site.name, roster)
@@ -113,16 +117,25 @@ def release(message: Message, site: RocGlmSite, context: Context) -> Message:
 
 
 def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
-    """Answer ``counts``: exact sums over the site's positives under the pooled survivors."""
+    """Answer ``counts``: exact sums over the site's positives under the pooled survivors.
+
+    It is answered under survivor functions that can be those of a pool with the site's own noisy
+    negatives in it, for one request of a run, and before any round of Fisher scoring.
+    """
     if site.config.release != "noisy-scores":
         raise not_asked(site, "sums of exact positives")
-    request = CountsRequest.from_record(message.content)
-    if len(request.survivors) > 2:
-        raise SiteFault("bad-request", "more than two survivor functions are not answered")
-    if site_state.earlier_release(context) is None:
+    site_state.require_introduction(context)
+    request = read_request(message.content, CountsRequest.from_record)
+    said = site_state.earlier_release(context)
+    if said is None:
         raise SiteFault("bad-request", "sums of exact positives are given after the release only")
-    if site.config.mode == "fisher" and request.survivors:
-        fix_survivor(context, survivor_record(request.survivors[-1]))
+    refuse_pool(
+        request.survivors,
+        own=np.asarray(ReleaseReply.from_record(said).negative, dtype=np.float64),
+        tau=site_state.noise_scale(context),
+        debias=site.config.debias,
+    )
+    fix_survivor(context, survivor_record(request.survivors[-1]))
     reply = answer_once(
         context,
         COUNTS_STEP,
@@ -134,7 +147,7 @@ def counts(message: Message, site: RocGlmSite, context: Context) -> Message:
 
 def _exact_sums(request: CountsRequest, site: RocGlmSite) -> RecordDict:
     config, positive = site.config, site.rows.positive
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(site.cuts, is_probability=request.is_probability)
     w1 = [
         site_threshold_counts(
             survivor, positive, num_thresholds=config.num_thresholds, ties=config.ties
@@ -153,14 +166,18 @@ def _exact_sums(request: CountsRequest, site: RocGlmSite) -> RecordDict:
 def fisher(message: Message, site: RocGlmSite, context: Context) -> Message:
     """Answer ``fisher``: score vector, information and deviance of the ROC-GLM, and calibration."""
     config = site.config
-    if config.mode != "fisher" or config.release in ("noisy-counts", "noisy-histogram"):
+    if not config.iterates:
         raise not_asked(site, "sums of Fisher scoring")
-    request = RocGlmFisherRequest.from_record(message.content)
+    site_state.require_introduction(context)
+    request = read_request(message.content, RocGlmFisherRequest.from_record)
     if not 1 <= request.server_round <= config.max_rounds:
         raise SiteFault(
             "bad-request", f"round {request.server_round}: max-rounds = {config.max_rounds}"
         )
     refuse_survivor(request.survivor, site)
+    before = COUNTS_STEP if config.release == "noisy-scores" else RELEASE_STEP
+    if not was_answered(context, before):
+        raise SiteFault("bad-request", f"sums of Fisher scoring are given after {before} only")
     fix_survivor(context, survivor_record(request.survivor))
     asked, number = digest_of(request.to_record()), request.server_round
     if not config.masks_sums:
@@ -218,7 +235,7 @@ def _counts(request: ReleaseRequest, site: RocGlmSite) -> tuple[ClassCounts, NDA
 
 def _clear_release(request: ReleaseRequest, site: RocGlmSite) -> RecordDict:
     counts, levels = _counts(request, site)
-    statistics = site.statistics(is_probability=request.is_probability)
+    statistics = site.statistics(request.cuts, is_probability=request.is_probability)
     return ReleaseReply(
         counts.negative, counts.positive, levels, statistics.counts(), statistics.sums()
     ).to_record()
@@ -235,6 +252,7 @@ def _noisy(
     plan = noise_plan(
         config, score_sensitivity=moves, cuts=request.cuts, is_probability=is_probability
     )
+    site_state.remember_noise_scale(context, plan.scale)
     if config.release == "noisy-scores":
         scores = release_scores(site.rows, plan.scale, generator=generator)
         return ReleaseReply(scores.negative, scores.positive)

@@ -86,8 +86,11 @@ class RocGlmConfig(BaseModel):
         ),
     ] = 0
     cut_points: Annotated[
-        Literal["equal", "quantile"],
-        Field(description="cells of equal width on [0, 1], or at the model's training quantiles"),
+        Literal["equal", "quantile", "model"],
+        Field(
+            description="cells of equal width on [0, 1], at the model's training quantiles, or at "
+            "the model's own cut points"
+        ),
     ] = "equal"
 
     privacy_level: Annotated[
@@ -125,6 +128,7 @@ class RocGlmConfig(BaseModel):
         float,
         Field(
             gt=0,
+            le=1e9,
             allow_inf_nan=False,
             description="largest move of a score between neighbours; 1 is the range of scores",
         ),
@@ -198,6 +202,16 @@ class RocGlmConfig(BaseModel):
         return by_cell and self.release in ("secure-counts", "binned")
 
     @property
+    def estimates_sensitivity(self) -> bool:
+        """Whether sites estimate the sensitivity from their rows, and tell it."""
+        return self.estimate_sensitivity and self.release in NOISY_RELEASES
+
+    @property
+    def iterates(self) -> bool:
+        """Whether sites are asked for rounds of Fisher scoring; never after counts with noise."""
+        return self.mode == "fisher" and self.release not in ("noisy-counts", "noisy-histogram")
+
+    @property
     def feature_columns(self) -> list[str]:
         """Names of the feature columns; empty where the model names them."""
         return [part.strip() for part in self.features.split(",") if part.strip()]
@@ -217,6 +231,10 @@ class RocGlmConfig(BaseModel):
             faults.append(
                 f"secure = true with release = '{self.release}': allowed with noisy-counts and "
                 "noisy-histogram (secure-counts is secure by itself)"
+            )
+        if self.privacy_level_of == "cell" and self.release in NOISY_RELEASES:
+            faults.append(
+                f"privacy-level-of = 'cell' with release = '{self.release}': allowed without noise"
             )
         if self.cells == 1:
             faults.append("cells = 1: allowed is 0 (the default of the release) or 2 and more")

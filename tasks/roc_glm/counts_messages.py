@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from tasks.glm.families import FisherSums
 from tasks.glm.messages import SiteReply
-from tasks.roc_glm.messages import array_record, read_arrays, read_counts, read_floats
+from tasks.roc_glm.messages import (
+    array_record,
+    read_arrays,
+    read_counts,
+    read_field,
+    read_floats,
+)
 from tasks.roc_glm.moments import Moments
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.survivor import (
@@ -75,9 +81,9 @@ class CountsRequest:
     def from_record(cls, content: RecordDict) -> CountsRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         settings = content.config_records["request"]
-        number = cast(int, settings["survivors"])
+        number = read_field(settings, "survivors", int)
         records = [content.array_records[f"survivor-{at}"] for at in range(number)]
-        return cls(tuple(map(read_survivor, records)), bool(settings["is-probability"]))
+        return cls(tuple(map(read_survivor, records)), read_field(settings, "is-probability", bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +107,9 @@ class CountsReply:
 
     reveals: ClassVar[str] = (
         "exact sums over the site's positives: w1 at the thresholds, count, mean and M2 of their "
-        "placement values; confusion counts and calibration sums; no noise covers them"
+        "placement values; confusion counts and calibration sums; no noise covers them, and a "
+        "server that invents other sites' noisy scores chooses, once, between which values "
+        "positives are counted"
     )
 
     def to_record(self) -> RecordDict:
@@ -188,7 +196,7 @@ class RocGlmFisherRequest:
     def from_record(cls, content: RecordDict) -> RocGlmFisherRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
         settings, arrays = content.config_records["request"], read_arrays(content)
-        fits = cast(int, settings["fits"])
+        fits = read_field(settings, "fits", int)
         if fits not in (1, len(FIT_SIZES)):
             raise ValueError("fits that are not those of this task")
         every = [read_floats(arrays, f"coefficients-{at}") for at in range(fits)]
@@ -196,7 +204,7 @@ class RocGlmFisherRequest:
             raise ValueError("coefficients of another number")
         theta, *calibrations = [theta if len(theta) else None for theta in every]
         return cls(
-            server_round=cast(int, settings["round"]),
+            server_round=read_field(settings, "round", int),
             coefficients=theta,
             survivor=read_survivor(content.array_records["survivor"]),
             calibrations=tuple(calibrations),
@@ -236,15 +244,17 @@ FIT_SIZES = (2, 2, 1)
 
 
 def fisher_vector(fits: Sequence[FisherSums]) -> FloatArray:
-    """Sums of several fits as one vector: score, upper triangle of the information, deviance, rows.
+    """Sums of several fits as one vector: score, upper triangle of the information, and a tail.
 
-    The deviance of the first round is infinite, as there is no theta yet; it goes as -1.
+    The tail is deviance, 1 where that is infinite (it then goes as 0; in the first round there is
+    no theta yet), and rows. Sums of such vectors over sites are read alike.
     """
     parts = []
     for sums in fits:
         upper = sums.information[np.triu_indices(len(sums.score))]
-        deviance = sums.deviance if np.isfinite(sums.deviance) else -1.0
-        parts += [sums.score, upper, np.array([deviance, float(sums.rows)])]
+        is_finite = bool(np.isfinite(sums.deviance))
+        tail = [sums.deviance if is_finite else 0.0, float(not is_finite), float(sums.rows)]
+        parts += [sums.score, upper, np.array(tail)]
     return np.concatenate(parts)
 
 
@@ -256,15 +266,15 @@ def read_fisher_vector(vector: FloatArray, fits: int) -> list[FisherSums]:
     ValueError
         If it has another length.
     """
-    lengths = [size + size * (size + 1) // 2 + 2 for size in FIT_SIZES[:fits]]
+    lengths = [size + size * (size + 1) // 2 + 3 for size in FIT_SIZES[:fits]]
     if vector.shape != (sum(lengths),):
         raise ValueError("sums of another form than asked for")
     found = []
     for size, part in zip(FIT_SIZES, np.split(vector, np.cumsum(lengths)[:-1]), strict=False):
         information = np.zeros((size, size))
-        information[np.triu_indices(size)] = part[size:-2]
+        information[np.triu_indices(size)] = part[size:-3]
         information = information + np.triu(information, 1).T
-        deviance = float(part[-2]) if part[-2] >= 0 else np.inf
+        deviance = np.inf if part[-2] > 0 else float(part[-3])
         found.append(FisherSums(part[:size], information, deviance, int(part[-1])))
     return found
 

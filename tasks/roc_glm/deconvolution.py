@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from tasks.roc_glm.cell_estimates import cell_auc
-from tasks.roc_glm.survivor import FloatArray
+from tasks.roc_glm.survivor import FloatArray, IntArray
 
 CELLS = 50
 ROUNDS = 150
@@ -21,6 +21,8 @@ SMOOTH_ROUNDS = 20
 REDRAWS = 100
 MOST_NOISE = 0.25
 """Standard deviation of noise on scores in [0, 1] above which little can be found below it."""
+MOST_COUNT_NOISE = 0.5
+"""Standard deviation of the noise on a cumulative count, over the smaller class, likewise."""
 _TAIL = 6.0  # noise standard deviations that the bins reach beyond [0, 1]
 
 
@@ -53,10 +55,23 @@ class NoiseBlur:
         self.edges = np.linspace(-reach, 1.0 + reach, bins + 1)[1:-1]
         self.kernel = _kernel(self.edges, tau, cells)
 
-    def bin_counts(self, noisy: FloatArray) -> FloatArray:
-        """Number of noisy scores in each bin; (n,) in any order to (B,)."""
+    def bin_counts(self, noisy: FloatArray, *, weights: IntArray | None = None) -> FloatArray:
+        """Number of noisy scores in each bin.
+
+        Parameters
+        ----------
+        noisy : (n,) float64
+            In any order.
+        weights : (n,) int64, optional
+            Number of scores with each value; 1 by default.
+
+        Returns
+        -------
+        (B,) float64
+        """
         place = np.searchsorted(self.edges, noisy, side="left")
-        return np.asarray(np.bincount(place, minlength=len(self.kernel)), dtype=np.float64)
+        counted = np.bincount(place, weights, minlength=len(self.kernel))
+        return np.asarray(counted, dtype=np.float64)
 
     def deconvolve(self, bin_counts: FloatArray, *, rounds: int = ROUNDS) -> FloatArray:
         """Cell probabilities whose blur the counts are.

@@ -44,6 +44,10 @@ ROC_GLM_SUMS = {
     "fisher": "the exact sums of score vector and information of every round (A1)",
 }
 MOMENTS_OF_POSITIVES = "the exact moments of the positives' placement values (A1)"
+_TRUSTED_POOL = (
+    "a site finds its own noisy scores in the pool under which its exact positives are summed; "
+    "that the others' are real, the server is trusted"
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ def guarantee(
     is_shared: bool = False,
     level_of: Literal["class", "cell"] = "class",
     repeated: bool = False,
+    is_probability: bool = True,
 ) -> Guarantee:
     """The privacy statement for a release.
 
@@ -121,6 +126,8 @@ def guarantee(
         What has at least privacy-level rows.
     repeated : bool
         A masked sum was asked for again without sites that were lost.
+    is_probability : bool
+        All scores lie in [0, 1].
     """
     if release in _WITHOUT_NOISE:
         words = _WITHOUT_NOISE[release].format(level=_LEVELS[level_of])
@@ -131,10 +138,20 @@ def guarantee(
             f"sensitivity = {float(score_sensitivity)!r} is an estimate from the data and no "
             "bound on unseen patients, so (epsilon, delta) is one too"
         )
+    if release != "noisy-histogram" and not is_probability and not is_estimate:
+        notes.append(
+            f"scores are not all in [0, 1]: sensitivity = {float(score_sensitivity)!r} is an "
+            "assumption about the model and no range of its scores"
+        )
+    if release == "noisy-scores":
+        notes.append(_TRUSTED_POOL)
     if is_shared:
         notes.append("it holds for the sum over sites, if every site adds its share of the noise")
+    calibration: str = mechanism
+    if mechanism == "classic" and len(noise_ratios) > 1:
+        calibration = "classic, of the statistics analytic"
     return Guarantee(
-        mechanism=f"Gaussian mechanism ({mechanism} calibration)",
+        mechanism=f"Gaussian mechanism ({calibration} calibration)",
         epsilon=gaussian.composed_epsilon(delta=delta, ratios=noise_ratios),
         delta=delta,
         neighbours=_NEIGHBOURS[release].format(sensitivity=repr(float(score_sensitivity))),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.roc_glm.config import RocGlmConfig
-from tasks.roc_glm.releases import NOISY_RELEASES, Release
+from tasks.roc_glm.releases import Release
 from tasks.roc_glm.rows import LabelCoding
 from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.survivor import FloatArray, IntArray
@@ -31,6 +31,7 @@ MOST_ROWS = 2**40
 """Rows that no site has: products of two such numbers and sums of many are still whole."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
+_Field = TypeVar("_Field", bool, int, float, str, bytes)
 
 
 SUMS_OVER_SITES = (
@@ -102,7 +103,7 @@ class SiteFacts:
         words = cls.reveals
         if config.merges_cells:
             words += "; which of the cut points keep q rows or none in every cell of the site"
-        if config.estimate_sensitivity and config.release in NOISY_RELEASES:
+        if config.estimates_sensitivity:
             words += (
                 "; the sensitivity estimated from the site's rows (the largest difference of two "
                 "scores), with distance and number of the neighbouring pairs, exact"
@@ -143,23 +144,23 @@ class SiteFacts:
         kept = facts.get("kept-cuts", [])
         if not (isinstance(kept, list) and all(type(bit) is bool for bit in kept)):
             raise ValueError("kept-cuts that are no flags")
-        negative = facts.get("negative-label")
+        negative = None
+        if "negative-label" in facts:
+            negative = read_field(facts, "negative-label", str)
         estimate = None
         if "sensitivity" in facts:
             estimate = SensitivityEstimate(
-                sensitivity=cast(float, facts["sensitivity"]),
-                distance=cast(int, facts["sensitivity-distance"]),
-                pairs=cast(int, facts["sensitivity-pairs"]),
+                sensitivity=read_field(facts, "sensitivity", float),
+                distance=read_field(facts, "sensitivity-distance", int),
+                pairs=read_field(facts, "sensitivity-pairs", int),
             )
-            if type(estimate.sensitivity) is not float or not 0 < estimate.sensitivity < np.inf:
+            if not 0 < estimate.sensitivity < np.inf:
                 raise ValueError("sensitivity that is not a positive number")
-            if any(type(n) is not int or n < 1 for n in (estimate.distance, estimate.pairs)):
+            if min(estimate.distance, estimate.pairs) < 1:
                 raise ValueError("neighbours that cannot be")
         return cls(
-            coding=LabelCoding(
-                str(facts["positive-label"]), None if negative is None else str(negative)
-            ),
-            in_unit_interval=bool(facts["in-unit-interval"]),
+            coding=LabelCoding(read_field(facts, "positive-label", str), negative),
+            in_unit_interval=read_field(facts, "in-unit-interval", bool),
             dropped=cast(int, facts["dropped"]),
             num_negative=cast("int | None", sizes[0]),
             num_positive=cast("int | None", sizes[1]),
@@ -217,9 +218,9 @@ class ReleaseRequest:
             raise ValueError("cut points that are not finite and ascending")
         return cls(
             cuts=cuts,
-            is_probability=bool(settings["is-probability"]),
-            sensitivity=cast(float, settings["sensitivity"]),
-            roster=cast(bytes, settings["roster"]),
+            is_probability=read_field(settings, "is-probability", bool),
+            sensitivity=read_field(settings, "sensitivity", float),
+            roster=read_field(settings, "roster", bytes),
         )
 
 
@@ -293,16 +294,24 @@ class MaskedReply:
             raise ValueError("masked values that are not words")
         return cls(
             MaskedVector(
-                site=cast(str, settings["site"]),
-                run=cast(str, settings["run"]),
-                step=cast(str, settings["step"]),
-                roster_digest=cast(bytes, settings["roster-digest"]),
+                site=read_field(settings, "site", str),
+                run=read_field(settings, "run", str),
+                step=read_field(settings, "step", str),
+                roster_digest=read_field(settings, "roster-digest", bytes),
                 words=words.astype(np.uint64),
             )
         )
 
 
-# Arrays ---------------------------------------------------------------------------------------
+# Fields ---------------------------------------------------------------------------------------
+
+
+def read_field(record: Mapping[str, Any], name: str, kind: type[_Field]) -> _Field:
+    """A value of just this type (no bool for an int); ValueError or KeyError if it is not."""
+    value = record[name]
+    if type(value) is not kind:
+        raise ValueError(f"{name}: must be of type {kind.__name__}")
+    return value
 
 
 def array_record(arrays: Arrays) -> ArrayRecord:

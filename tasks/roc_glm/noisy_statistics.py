@@ -134,7 +134,7 @@ def calibration_of(
         bin_rows=bin_rows,
         bin_positives=bin_positives,
         bin_scores=bin_scores,
-        suppressed=np.zeros(len(bin_rows), dtype=np.int64),
+        suppressed=0,
     )
 
 
@@ -149,7 +149,6 @@ def confusion_of(
         false_negative=num_positive - true_positive,
         false_positive=false_positive,
         true_negative=num_negative - false_positive,
-        suppressed=np.zeros(len(true_positive), dtype=np.int64),
     )
 
 

@@ -206,7 +206,7 @@ def needs_unit_interval(release: Release, *, equal_cuts: bool, debias: bool) -> 
     """Whether scores must lie in [0, 1] for this release.
 
     Equal cuts are cuts of [0, 1], and the deconvolution of noisy scores (`debias`) has [0, 1] as
-    support; exact scores, quantile cuts and noisy scores as they are need an order only.
+    support; exact scores, cuts of the model and noisy scores as they are need an order only.
     """
     if release == "noisy-scores":
         return debias
@@ -217,6 +217,6 @@ def unit_interval_fault(release: Release) -> str:
     """What to tell a site whose scores do not all lie in [0, 1]."""
     return (
         f"release = '{release}' needs scores in [0, 1], and some are outside; apply the link of "
-        "the model first (1 / (1 + exp(-score)) for log-odds), or use release = 'exact' or "
-        "cut-points = 'quantile'"
+        "the model first (1 / (1 + exp(-score)) for log-odds), or use release = 'exact', "
+        "cut-points = 'quantile' or cut-points = 'model'"
     )

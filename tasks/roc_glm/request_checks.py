@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 
+from tasks.roc_glm.deconvolution import NoiseBlur
 from tasks.roc_glm.messages import ReleaseRequest
 from tasks.roc_glm.placement import Survivor
 from tasks.roc_glm.roc_site import RocGlmSite
-from tasks.roc_glm.survivor import CellSurvivor, LinearSurvivor, ScoreSurvivor
+from tasks.roc_glm.survivor import CellSurvivor, FloatArray, LinearSurvivor, ScoreSurvivor
 from tasks.site.faults import SiteFault
+
+_Request = TypeVar("_Request")
+
+_ROUNDING = 1e-6
+"""Of 150 rounds of EM on two machines; the pool itself is compared exactly."""
+
+
+def read_request(content: RecordDict, read: Callable[[RecordDict], _Request]) -> _Request:
+    """Read a request with `from_record` of its kind; ``"bad-request"`` if it is malformed."""
+    try:
+        return read(content)
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError) as why:
+        raise SiteFault(
+            "bad-request", f"a request of another form than expected ({type(why).__name__})"
+        ) from None
 
 
 def refuse_cuts(cuts: NDArray[np.float64], site: RocGlmSite) -> None:
@@ -38,6 +57,56 @@ def refuse_survivor(survivor: Survivor, site: RocGlmSite) -> None:
         raise SiteFault("bad-request", f"a survivor function that release = '{release}' has not")
     if isinstance(survivor, CellSurvivor):
         refuse_cuts(survivor.cuts, site)
+
+
+def refuse_pool(
+    survivors: Sequence[Survivor], *, own: FloatArray, tau: float, debias: bool
+) -> None:
+    """Refuse survivor functions that no pool with the site's noisy negatives in it has.
+
+    A survivor function of a server's making is a question about single patients: one step, and
+    the sums say how many positives lie above it. What the server invents for other sites, no site
+    can know; its own part can.
+
+    Parameters
+    ----------
+    survivors : sequence of Survivor
+        Asked for: of all noisy negatives, and of the same deconvolved.
+    own : (n,) float64
+        Noisy negatives that the site has released.
+    tau : float
+        Standard deviation of the noise.
+    debias : bool
+        Whether the deconvolved one belongs to the request.
+    """
+    kinds = (ScoreSurvivor, LinearSurvivor) if debias else (ScoreSurvivor,)
+    if len(survivors) != len(kinds) or not all(map(isinstance, survivors, kinds)):
+        raise SiteFault("bad-request", "survivor functions that release = 'noisy-scores' has not")
+    pool = survivors[0]
+    assert isinstance(pool, ScoreSurvivor)
+    levels, number = np.unique(own, return_counts=True)
+    place = np.searchsorted(pool.levels, levels)
+    inside = place < len(pool.levels)
+    ascends = bool((np.diff(pool.levels) > 0).all()) and len(pool.levels) == len(pool.counts)
+    if (
+        not ascends
+        or not inside.all()
+        or not np.array_equal(pool.levels[place], levels)
+        or (pool.counts[place] < number).any()
+    ):
+        raise SiteFault(
+            "bad-request",
+            "a survivor function of a pool without the noisy negatives that the site has released",
+        )
+    if not debias:
+        return
+    asked = survivors[1]
+    assert isinstance(asked, LinearSurvivor)
+    blur = NoiseBlur(tau)
+    expected = blur.deconvolve(blur.bin_counts(pool.levels, weights=pool.counts))
+    near = asked.probabilities.shape == expected.shape
+    if not near or np.abs(asked.probabilities - expected).max() > _ROUNDING:
+        raise SiteFault("bad-request", "a deconvolved survivor function that is not of the pool")
 
 
 def accepted_sensitivity(request: ReleaseRequest, site: RocGlmSite) -> float:

@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import count_in_cells
-from tasks.roc_glm.cut_points import planned_cuts
+from tasks.roc_glm.cut_points import StatisticsPlaces, planned_cuts
 from tasks.roc_glm.messages import SiteFacts
-from tasks.roc_glm.releases import NOISY_RELEASES, needs_unit_interval, unit_interval_fault
+from tasks.roc_glm.releases import needs_unit_interval, unit_interval_fault
 from tasks.roc_glm.rows import LabelCoding, RocRows
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.site_statistics import SiteStatistics, site_statistics
 from tasks.roc_glm.site_table import read_table, table_sensitivity
 from tasks.roc_glm.small_sites import class_shortfalls, keepable_cuts
+from tasks.roc_glm.survivor import FloatArray
 from tasks.site.faults import SMALL_SITE, SiteFault
 
-"""Code of the fault of a site below the privacy level."""
-
+_LARGEST_SCORE = 1e100  # whose square is finite
 _NOISE = 4  # apart from other uses of the run's seed
 
 
@@ -83,7 +83,8 @@ class RocGlmSite:
         model : ScoreModel, optional
             Predicts the scores.
         quantiles_of : ScoreModel, optional
-            Whose training quantiles are the cut points, where the configuration says so.
+            Whose training quantiles or cut points are the cut points, where the configuration
+            says so.
         noise_seed : int, optional
             Of protecting noise.
 
@@ -97,11 +98,17 @@ class RocGlmSite:
         unit = needs_unit_interval(config.release, equal_cuts=by_equal_cuts, debias=config.debias)
         if unit and not rows.in_unit_interval:
             raise SiteFault("scores-outside-unit-interval", unit_interval_fault(config.release))
+        if config.release == "noisy-scores" and _largest(rows) > _LARGEST_SCORE:
+            raise SiteFault(
+                "bad-rows",
+                f"scores beyond {_LARGEST_SCORE:g} in absolute value, which release = "
+                "'noisy-scores' does not take",
+            )
         if short := class_shortfalls(rows, config.privacy_level):
             raise SiteFault(SMALL_SITE, *(f"roc-glm.{rule}" for rule in short))
         cuts = planned_cuts(config, quantiles_of or model)
         estimate = None
-        if config.estimate_sensitivity and config.release in NOISY_RELEASES:
+        if config.estimates_sensitivity:
             estimate = table_sensitivity(
                 frame, label=label, score=score, config=config, model=model
             )
@@ -140,15 +147,26 @@ class RocGlmSite:
     def _kept(self) -> NDArray[np.bool_]:
         return keepable_cuts(count_in_cells(self.rows, self.cuts), self.config.privacy_level)
 
-    def statistics(self, *, is_probability: bool) -> SiteStatistics:
-        """Confusion counts at the threshold, and calibration sums of probabilities."""
-        config = self.config
-        by_cell = config.privacy_level_of == "cell"
+    def statistics(self, cuts: FloatArray, *, is_probability: bool) -> SiteStatistics:
+        """Confusion counts at the threshold, and calibration sums of probabilities.
+
+        Parameters
+        ----------
+        cuts : (M - 1,) float64
+            Cut points of the release.
+        is_probability : bool
+            Whether the scores of all sites lie in [0, 1].
+        """
         is_probability = is_probability and self.rows.in_unit_interval
+        places = StatisticsPlaces.of(self.config, cuts, is_probability=is_probability)
         return site_statistics(
             self.rows,
-            np.array([config.threshold]),
-            bins=config.calibration_bins if is_probability else 0,
-            privacy_level=config.privacy_level,
-            cell_level=config.privacy_level if by_cell else 0,
+            np.array([places.threshold]),
+            edges=places.edges,
+            privacy_level=self.config.privacy_level,
         )
+
+
+def _largest(rows: RocRows) -> float:
+    ends = [scores[[0, -1]] for scores in (rows.negative, rows.positive) if len(scores)]
+    return float(np.abs(np.concatenate(ends)).max()) if ends else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,6 +145,11 @@ def coding_faults(codings: Mapping[str, LabelCoding]) -> list[str]:
     return [f"sites spell the negative label differently: {groups}; declare negative-label"]
 
 
+def declared_coding(positive_label: str, negative_label: str = "") -> LabelCoding:
+    """The two declared labels in canonical spelling; None where the negative one is not."""
+    return LabelCoding(_spelling(positive_label), _spelling(negative_label) or None)
+
+
 def spell_labels(labels: Iterable[Any]) -> NDArray[np.str_]:
     """Canonical spelling of each label; "" for a missing one.
 
@@ -155,6 +160,11 @@ def spell_labels(labels: Iterable[Any]) -> NDArray[np.str_]:
     Returns
     -------
     (n,) array of str
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-rows"`` if one is a list or the like.
     """
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf":
         different, place = np.unique(labels, return_inverse=True)
@@ -162,6 +172,8 @@ def spell_labels(labels: Iterable[Any]) -> NDArray[np.str_]:
     found: dict[Any, str] = {}
     spelled = []
     for label in labels:
+        if not isinstance(label, Hashable):
+            raise SiteFault("bad-rows", "labels are not bool, number or text")
         if label not in found:
             found[label] = _spelling(label)
         spelled.append(found[label])
@@ -185,7 +197,10 @@ def _spelling(label: Any) -> str:
 
 def _numbers(scores: Iterable[Any]) -> tuple[FloatArray, list[str]]:
     """Scores as doubles, and what is wrong with their type."""
-    column = scores if isinstance(scores, np.ndarray) else np.asarray(list(scores))
+    try:
+        column = scores if isinstance(scores, np.ndarray) else np.asarray(list(scores))
+    except ValueError:  # lists of different lengths
+        return np.empty(0), ["scores are not numbers"]
     if column.ndim != 1:
         return np.empty(0), [f"scores have {column.ndim} dimensions; allowed is one number a row"]
     if column.dtype.kind == "c":
@@ -210,10 +225,10 @@ def _coding(
         ]
     other = (spelled != positive) & (spelled != "")
     if negative:
-        undeclared = int((other & (spelled != negative)).sum())
+        undeclared = (other & (spelled != negative)).any()
         faults = (
             [
-                f"{undeclared} rows have a label that is neither positive-label = "
+                f"rows have a label that is neither positive-label = "
                 f"'{positive_label}' nor negative-label = '{negative_label}'"
             ]
             if undeclared
@@ -223,7 +238,7 @@ def _coding(
     different = np.unique(spelled[other])
     if len(different) > 1:
         return LabelCoding(positive, None), [
-            f"{len(different)} different labels beside positive-label = '{positive_label}'; "
+            f"several different labels beside positive-label = '{positive_label}'; "
             "allowed is 1: declare negative-label"
         ]
     return LabelCoding(positive, str(different[0]) if len(different) else None), []

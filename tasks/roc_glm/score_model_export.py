@@ -111,9 +111,6 @@ def from_xgboost(
         raise TypeError(
             f"model: must be an xgboost Booster or XGBClassifier, not {type(model).__name__}"
         )
-    best = booster.attr("best_iteration")
-    if best is not None:
-        booster = booster[: int(best) + 1]
     rule, _ = read_rule(json.loads(bytes(booster.save_raw("json"))))
     return _with_lists(rule, training_scores, cut_points, num_quantiles)
 

@@ -7,11 +7,13 @@ that of every later step, so that no server can have a step answered for two of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from logging import INFO
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.supercore import log
 from numpy.typing import NDArray
 
 from tasks.secure.identity import read_identity
@@ -22,12 +24,14 @@ from tasks.secure.split_reals import word_bound
 from tasks.secure.sum_guard import SumGuard
 from tasks.site.faults import SiteFault
 from tasks.site.messages import Facts
+from tasks.site.name_lists import some_names
 
 _KEYS = "roc-glm-keys"
 _ROSTER = "roc-glm-roster"
 _MODEL = "roc-glm-model"
 _FACTS = "roc-glm-facts"
 _RELEASE = "roc-glm-release/"
+_NOISE = "roc-glm-noise"
 
 _LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
 
@@ -63,13 +67,18 @@ def accept_roster(context: Context, name: str, relayed: bytes) -> Roster:
     SiteFault
         What is wrong with it.
     """
-    return Roster.from_bytes(
+    roster = Roster.from_bytes(
         relayed,
         run=run_name(context.run_id),
         own=_stored_keys(context, name),
         pinned=_pins(context.node_config),
         require_pinned=context.node_config.get("require-pinned") is True,
     )
+    if _ROSTER not in context.state:
+        trusted = some_names(roster.first_use)
+        words = f"; trusted on first use: {trusted}" if trusted else ""
+        log(INFO, "sums are masked between the sites of roster %s%s", roster.fingerprint, words)
+    return roster
 
 
 def known_roster(context: Context, name: str) -> Roster:
@@ -144,6 +153,41 @@ def masked(
     return answer
 
 
+def require_introduction(context: Context) -> None:
+    """Refuse to answer in a run in which the node, as it remembers, was not introduced.
+
+    Raises
+    ------
+    SiteFault
+        ``"lost-state"``: after a restart a second release would spend the budget again.
+    """
+    if _FACTS not in context.state:
+        raise SiteFault("lost-state", _LOST)
+
+
+def mark_release(context: Context, name: str) -> None:
+    """Note in `state-dir` of the node configuration, if it has one, that noise was drawn.
+
+    The note outlives a restart of the SuperNode, which state in memory does not.
+
+    Raises
+    ------
+    SiteFault
+        ``"lost-state"`` if it is there already, ``"bad-configuration"`` if it cannot be written.
+    """
+    directory = str(context.node_config.get("state-dir", ""))
+    if not directory:
+        return
+    where = Path(directory).expanduser() / "roc-glm"
+    try:
+        where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (where / f"{run_name(context.run_id)}-{name}").touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        raise SiteFault("lost-state", _LOST) from None
+    except OSError as error:
+        raise SiteFault("bad-configuration", f"state-dir: {error.strerror}") from None
+
+
 def earlier_release(context: Context) -> RecordDict | None:
     """The release with noise that the site has sent in this run, if it has."""
     parts = {
@@ -158,6 +202,16 @@ def remember_release(context: Context, content: RecordDict) -> None:
     """Keep a release with noise."""
     for key, record in content.items():
         context.state[_RELEASE + key] = record
+
+
+def remember_noise_scale(context: Context, scale: float) -> None:
+    """Keep the standard deviation of the release's noise."""
+    context.state[_NOISE] = ConfigRecord({"scale": scale})
+
+
+def noise_scale(context: Context) -> float:
+    """Standard deviation of the noise of the release that was sent."""
+    return cast(float, context.state.config_records[_NOISE]["scale"])
 
 
 def remember_model(context: Context, text: str) -> None:

@@ -16,7 +16,7 @@ from tasks.roc_glm.noisy_statistics import ClassStatistics
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import FloatArray, IntArray
 
-_TABLE = 5  # true and false positives and negatives, and rows left out
+_TABLE = 4  # true and false positives and negatives
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class StatisticsShape:
 
     @property
     def num_counts(self) -> int:
-        """Whole numbers: 5 a threshold; rows, positives, and 3 a bin."""
-        return _TABLE * self.thresholds + (2 + 3 * self.bins if self.bins else 0)
+        """Whole numbers: 4 a threshold; rows, positives, rows left out of bins, and 2 a bin."""
+        return _TABLE * self.thresholds + (3 + 2 * self.bins if self.bins else 0)
 
     @property
     def num_sums(self) -> int:
@@ -76,15 +76,13 @@ class SiteStatistics:
             table.false_negative,
             table.false_positive,
             table.true_negative,
-            table.suppressed,
         ]
         if self.calibration is not None:
             own = self.calibration
             parts += [
-                np.array([own.rows, own.positives]),
+                np.array([own.rows, own.positives, own.suppressed]),
                 own.bin_rows,
                 own.bin_positives,
-                own.suppressed,
             ]
         return np.concatenate(parts).astype(np.int64)
 
@@ -110,22 +108,22 @@ class SiteStatistics:
             raise ValueError("statistics of another shape than asked for")
         number = _TABLE * shape.thresholds
         table = counts[:number].reshape(_TABLE, shape.thresholds)
-        cells = table.astype(np.float64)
-        confusion = ConfusionCounts(cells[0], cells[1], cells[2], cells[3], table[4])
+        confusion = ConfusionCounts(*table.astype(np.float64))
         if not shape.bins:
             return cls(confusion, None)
-        bins = counts[number + 2 :].reshape(3, shape.bins)
+        rows, positives, suppressed = (int(count) for count in counts[number : number + 3])
+        bins = counts[number + 3 :].reshape(2, shape.bins)
         return cls(
             confusion,
             CalibrationSums(
-                rows=int(counts[number]),
-                positives=int(counts[number + 1]),
+                rows=rows,
+                positives=positives,
                 scores=float(sums[0]),
                 squares=float(sums[1]),
                 bin_rows=bins[0].astype(np.float64),
                 bin_positives=bins[1].astype(np.float64),
                 bin_scores=sums[2:],
-                suppressed=bins[2],
+                suppressed=suppressed,
             ),
         )
 
@@ -134,9 +132,8 @@ def site_statistics(
     rows: RocRows,
     thresholds: FloatArray,
     *,
-    bins: int,
+    edges: FloatArray,
     privacy_level: int,
-    cell_level: int = 0,
 ) -> SiteStatistics:
     """The statistics of a site.
 
@@ -144,16 +141,14 @@ def site_statistics(
     ----------
     rows : RocRows
     thresholds : (T,) float64
-    bins : int
-        Bins of the calibration curve; 0 where scores are no probabilities.
+    edges : (B + 1,) float64
+        Of the bins of the calibration curve; empty where scores are no probabilities.
     privacy_level : int
         q, for the bins.
-    cell_level : int
-        q where it holds for every cell of the confusion table, otherwise 0.
     """
     return SiteStatistics(
-        confusion_counts(rows, thresholds, cell_level=cell_level),
-        calibration_sums(rows, privacy_level=privacy_level, bins=bins) if bins else None,
+        confusion_counts(rows, thresholds),
+        calibration_sums(rows, privacy_level=privacy_level, edges=edges) if len(edges) else None,
     )
 
 

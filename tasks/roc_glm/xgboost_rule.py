@@ -22,6 +22,7 @@ MOST_NODES = 5_000_000
 
 _INTEGERS = ("left_children", "right_children", "split_indices", "default_left")
 _REALS = ("split_conditions", "base_weights", "loss_changes", "sum_hessian")
+_WRITTEN = [2, 0, 0]  # oldest XGBoost that is supported
 _NUMERIC_TYPES = ("float", "int", "i", "q")
 
 
@@ -92,6 +93,8 @@ class XGBoostRule:
 def read_rule(document: Mapping[str, Any]) -> tuple[XGBoostRule, dict[str, str]]:
     """Check an XGBoost model.
 
+    After early stopping the trees up to the best round are taken, as `predict_proba` takes them.
+
     Parameters
     ----------
     document : mapping
@@ -123,6 +126,18 @@ def read_rule(document: Mapping[str, Any]) -> tuple[XGBoostRule, dict[str, str]]
     parallel = _whole(_part(model, "gbtree_model_param").get("num_parallel_tree", "1"))
     if isinstance(trees, list) and trees and (not parallel or len(trees) % parallel):
         faults.append("num_parallel_tree: must divide the number of trees")
+    attributes = {
+        name: value
+        for name, value in _part(learner, "attributes").items()
+        if isinstance(value, str)
+    }
+    rounds = len(trees) // parallel if isinstance(trees, list) and parallel else 0
+    best = _whole(attributes.get("best_iteration", str(max(rounds - 1, 0))))
+    if best is None or (rounds and best >= rounds):
+        faults.append("learner.attributes.best_iteration: must be one of the model's rounds")
+    stated = document.get("version")
+    if isinstance(stated, list) and stated and stated[0] not in (1, 2, 3):
+        faults.append("version: must be of XGBoost 1, 2 or 3")
     base_score = _base_score(parameters.get("base_score"))
     if base_score is None:
         faults.append("learner_model_param.base_score: must be a probability in (0, 1)")
@@ -130,6 +145,8 @@ def read_rule(document: Mapping[str, Any]) -> tuple[XGBoostRule, dict[str, str]]
         raise SiteFault("bad-score-model", *faults)
     assert isinstance(trees, list)
     assert parallel is not None
+    assert best is not None
+    trees = trees[: (best + 1) * parallel]
     checked = {
         "learner": {
             "attributes": {},
@@ -148,12 +165,7 @@ def read_rule(document: Mapping[str, Any]) -> tuple[XGBoostRule, dict[str, str]]
             },
             "objective": {"name": OBJECTIVE, "reg_loss_param": {"scale_pos_weight": "1"}},
         },
-        "version": _version(document.get("version")),
-    }
-    attributes = {
-        name: value
-        for name, value in _part(learner, "attributes").items()
-        if isinstance(value, str)
+        "version": _WRITTEN,  # whatever wrote the file: these parts are put together here
     }
     return XGBoostRule(features, json.dumps(checked)), attributes
 
@@ -222,8 +234,10 @@ def _tree_fault(tree: Any, *, num_features: int) -> str:
         values = tree.get(key)
         if not isinstance(values, list) or len(values) != size or not size:
             return f"{key} must be a list with one entry a node"
-        kinds = (int,) if key in _INTEGERS else (int, float)  # a bool is an int
-        if not all(isinstance(value, kinds) and _in_range(value) for value in values):
+        kinds: tuple[type, ...] = (int,) if key in _INTEGERS else (int, float)
+        if key == "default_left":
+            kinds = (int, bool)  # as XGBoost 1 wrote it
+        if not all(type(value) in kinds and _in_range(value) for value in values):
             return f"{key} must hold numbers in range"
     if tree.get("categories") or any(tree.get("split_type") or ()):
         return "splits on categories are not supported"
@@ -334,12 +348,3 @@ def _base_score(value: Any) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) and 0.0 < number < 1.0 else None
-
-
-def _version(value: Any) -> list[int]:
-    """The three numbers of the writer's version; the oldest one supported if there are none."""
-    if isinstance(value, list) and len(value) == 3:
-        numbers = [part for part in value if isinstance(part, int) and 0 <= part < 10_000]
-        if len(numbers) == 3:
-            return numbers
-    return [2, 0, 0]
