@@ -119,6 +119,42 @@ def roc_glm_fisher(message: Message, context: Context) -> Message:
     return client.fisher(message, _roc_glm_site(context), context)
 
 
+@app.query("vertical_invite")
+@answering_once
+def vertical_invite(message: Message, context: Context) -> Message:
+    """Blind this party's ids for a private set intersection, as its hub."""
+    from tasks.vertical_xgboost import alignment_client
+
+    return alignment_client.invite(message, _vertical_site(context), context)
+
+
+@app.query("vertical_align")
+@answering_once
+def vertical_align(message: Message, context: Context) -> Message:
+    """Hash or blind this party's ids for the hub, sealed."""
+    from tasks.vertical_xgboost import alignment_client
+
+    return alignment_client.align(message, _vertical_site(context), context)
+
+
+@app.query("vertical_match")
+@answering_once
+def vertical_match(message: Message, context: Context) -> Message:
+    """Find the rows that all parties have, as hub, and tell them sealed."""
+    from tasks.vertical_xgboost import alignment_client
+
+    return alignment_client.match(message, _vertical_site(context), context)
+
+
+@app.query("vertical_common")
+@answering_once
+def vertical_common(message: Message, context: Context) -> Message:
+    """Keep the common rows; tell how large the labels of these are."""
+    from tasks.vertical_xgboost import alignment_client
+
+    return alignment_client.common(message, _vertical_site(context), context)
+
+
 @app.query("vertical_labels")
 @answering_once
 def vertical_labels(message: Message, context: Context) -> Message:
@@ -253,11 +289,14 @@ def _introduce_vertical(context: Context) -> TaskPart:
 
 
 def _vertical_site(context: Context) -> VerticalSite:
-    return _read_vertical_site(
+    from tasks.vertical_xgboost.alignment_client import aligned_site
+
+    site = _read_vertical_site(
         context.run_id,
         tuple(sorted(context.node_config.items())),
         tuple(sorted(context.run_config.items())),
     )
+    return aligned_site(site, context)
 
 
 @lru_cache(maxsize=512)

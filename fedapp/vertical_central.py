@@ -23,6 +23,7 @@ from fedapp.vertical_party import prepare_vertical_site
 from strategies.exchange import Exchange
 from strategies.vertical_result import VerticalResult
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.alignment import aligned_tables
 from tasks.vertical_xgboost.central import CentralModel, fit_central
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
@@ -52,6 +53,9 @@ def read_joined(exchange: Exchange, config: RunConfig, parties: Sequence[str]) -
     if not set(parties) <= set(found):
         return None
     tables = {name: found[name] for name in parties}
+    settings = config.vertical_xgboost
+    if settings.alignment != "same":
+        tables = aligned_tables(tables, fraction=settings.test_fraction, seed=config.general.seed)
     return Joined(tables, join(tables))
 
 

@@ -44,4 +44,5 @@ def prepare_vertical_site(
         simulated=path.startswith(site_data.MEMORY_PREFIX)
         or ("partition-id" in node_config and "data-path" not in node_config),
         model_dir=str(node_config.get("model-dir", "")).strip(),
+        seed=config.general.seed,
     )

@@ -34,7 +34,10 @@ PARTS = "parties"
 def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     """Ledger words of a run's messages, by message type."""
     hello = HELLO_DISCLOSURE[HELLO]
-    introduction = Disclosure(hello.step, hello.request, f"{hello.reply}; {PartyFacts.reveals}")
+    facts = PartyFacts.reveals
+    if config.vertical_xgboost.alignment != "same":
+        facts = PartyFacts.reveals_unaligned
+    introduction = Disclosure(hello.step, hello.request, f"{hello.reply}; {facts}")
     return {HELLO: introduction, **vertical_disclosures(config.vertical_xgboost)}
 
 
@@ -150,12 +153,18 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
         "roster-fingerprint": result.roster_fingerprint,
         "encryption": config.vertical_xgboost.encryption,
     }
+    if config.vertical_xgboost.alignment != "same":
+        summary["alignment"] = config.vertical_xgboost.alignment
+        summary["rows-before"] = dict(result.rows_before)
     return summary
 
 
 def _tell(summary: Mapping[str, Any], result: VerticalResult) -> None:
     for grown in result.trees[: result.trees_to_keep]:
         log(INFO, "tree %d as the server knows it:\n%s", grown.number, text_of(grown.tree))
+    if "rows-before" in summary:
+        before = ", ".join(f"{rows} at {name}" for name, rows in summary["rows-before"].items())
+        log(INFO, "%d rows are common to all parties, of %s", summary["n-rows"], before)
     seconds = sum(summary["crypto-seconds"].values())
     log(
         INFO,

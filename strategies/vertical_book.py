@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from strategies.exchange import Exchange
@@ -73,8 +73,12 @@ class TrainingBook:
 
     def add_seconds(self, replies: Mapping[str, Timed]) -> None:
         """Add what parties measured."""
-        for reply in replies.values():
-            self.watch.add(reply.seconds)
+        self.add_all_seconds([reply.seconds for reply in replies.values()])
+
+    def add_all_seconds(self, measured: Iterable[Seconds]) -> None:
+        """Add processor times of replies."""
+        for seconds in measured:
+            self.watch.add(seconds)
 
     def enter(self, node: int, owner: str, gain: float) -> OwnedSplit:
         """Give a split of an owner its record id: owners count their splits alike."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strategies.membership import Refused
+from strategies.vertical_alignment import check_id_types
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import MaskedVector
 from tasks.site.faults import SiteFault
@@ -112,7 +113,7 @@ def check_parties(
     Returns
     -------
     (int, int)
-        Rows, and how many of them evaluate.
+        Rows, and how many of them evaluate; of the first party's where rows are aligned first.
 
     Raises
     ------
@@ -126,6 +127,18 @@ def check_parties(
             f"{len(facts)} parties: allowed are 3 and more (of two, each finds the other's sums by "
             "subtraction; vertical-xgboost.allow-two-parties = true permits it)"
         )
+    if config.alignment == "same":
+        faults += _check_same_rows(config, facts)
+    else:
+        faults += check_id_types(facts)
+    if faults:
+        raise Refused(faults)
+    first = next(iter(facts.values()))
+    return first.num_rows, first.num_evaluation
+
+
+def _check_same_rows(config: VerticalXGBoostConfig, facts: Mapping[str, PartyFacts]) -> list[str]:
+    faults = []
     by_rows: dict[int, list[str]] = {}
     by_digest: dict[bytes, list[str]] = {}
     for name, fact in sorted(facts.items()):
@@ -149,10 +162,7 @@ def check_parties(
         )
     elif all(fact.num_evaluation >= fact.num_rows for fact in facts.values()):
         faults.append("no rows are left for training")
-    if faults:
-        raise Refused(faults)
-    first = next(iter(facts.values()))
-    return first.num_rows, first.num_evaluation
+    return faults
 
 
 def check_senders(masked: Mapping[str, MaskedVector]) -> None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
+from strategies.vertical_alignment import alignment_disclosures
 from tasks.vertical_xgboost.aggregate_messages import (
     AGGREGATE,
     AggregateReply,
     AggregateRequest,
 )
+from tasks.vertical_xgboost.alignment import tells_exponents_later
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
 from tasks.vertical_xgboost.level_messages import (
@@ -47,10 +49,12 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
     shares = HistogramsReply.reveals_sealed_plain if plain else HistogramsReply.reveals_sealed
     added = AggregateRequest.reveals_plain if plain else AggregateRequest.reveals
     totals = AggregateReply.reveals_plain if plain else AggregateReply.reveals
+    keys = LabelsRequest.reveals
+    if config.alignment != "same" and not tells_exponents_later(config):
+        keys = LabelsRequest.reveals_aligned
     return {
-        LABELS: Disclosure(
-            "labels", LabelsRequest.reveals, LabelsReply.reveals, LabelsReply.reveals_sealed
-        ),
+        **alignment_disclosures(config),
+        LABELS: Disclosure("labels", keys, LabelsReply.reveals, LabelsReply.reveals_sealed),
         BUCKETS: Disclosure(
             "buckets", BucketsRequest.reveals, BucketsReply.reveals, BucketsReply.reveals_sealed
         ),
@@ -134,6 +138,8 @@ class VerticalResult(Result):
     num_rows, num_evaluation : int
     num_features : mapping of str to int
         Columns of each party.
+    rows_before : mapping of str to int
+        Rows of each party, of which `num_rows` are common to all.
     """
 
     parties: tuple[str, ...]
@@ -148,6 +154,7 @@ class VerticalResult(Result):
     num_rows: int
     num_evaluation: int
     num_features: Mapping[str, int]
+    rows_before: Mapping[str, int]
 
     @property
     def ciphertexts(self) -> int:

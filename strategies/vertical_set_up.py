@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from strategies.all_parties import AllParties
 from strategies.membership import Refused
+from strategies.vertical_alignment import Alignment, align
 from strategies.vertical_book import TrainingBook
 from strategies.vertical_checks import (
     check_parties,
@@ -37,6 +38,7 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
+from tasks.vertical_xgboost.rows import num_evaluation_rows
 
 SplitClients = Callable[[tuple[str, ...]], Mapping[str, str]]
 
@@ -57,6 +59,8 @@ class Training:
     base_score, base_margin : float
     cost : Cost
         Of introduction and set-up.
+    rows_before : mapping of str to int
+        Rows of each party at its introduction.
     """
 
     parties: AllParties
@@ -68,6 +72,7 @@ class Training:
     base_score: float
     base_margin: float
     cost: Cost
+    rows_before: Mapping[str, int]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,6 +101,7 @@ class Training:
             num_rows=book.num_training + book.num_evaluation,
             num_evaluation=book.num_evaluation,
             num_features={name: layout.num_features for name, layout in layouts},
+            rows_before=self.rows_before,
         )
 
 
@@ -151,8 +157,14 @@ def set_up(
         run=f"run-{parties.exchange.run.run_id}",
     )
     keys = read_paillier_keys(config, roster, facts)
+    aligned = Alignment()
+    if config.alignment != "same":
+        aligned = align(parties, config, facts, roster.to_bytes())
+        rows = aligned.num_rows
+        evaluation = num_evaluation_rows(rows, fraction=config.test_fraction)
     book = TrainingBook(parties.exchange, config, names, rows=rows, num_evaluation=evaluation)
-    labels = _gather_labels(parties, config, facts, roster, split_clients, book)
+    book.add_all_seconds(aligned.seconds)
+    labels = _gather_labels(parties, config, facts, roster, split_clients, book, aligned)
     told = _gather_buckets(parties, config, labels, book)
     if not labels.are_complete:  # and yet the parties found one owner for every row
         raise Refused(["the numbers of labels under masks are not those of the parties' labels"])
@@ -180,6 +192,7 @@ def set_up(
         base_score=labels.base_score,
         base_margin=labels.base_margin,
         cost=book.spent(),
+        rows_before={name: fact.num_rows for name, fact in facts.items()},
     )
 
 
@@ -203,18 +216,19 @@ def _gather_labels(
     roster: Roster,
     split_clients: tuple[int, ...],
     book: TrainingBook,
+    aligned: Alignment,
 ) -> _Labels:
     """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
-    scale = label_scale([fact.label_exponent for fact in facts.values()], config)
-    request = LabelsRequest(
-        roster.to_bytes(),
-        tuple(fact.paillier for fact in facts.values()),
-        split_clients,
-        scale.exponent,
-    ).to_record()
-    replies = parties.ask(
-        dict.fromkeys(facts, request), LABELS, LabelsReply.from_record, step="labels"
-    )
+    told = {name: fact.label_exponent for name, fact in facts.items()} | aligned.label_exponents
+    scale = label_scale(list(told.values()), config)
+    keys, paillier = roster.to_bytes(), tuple(fact.paillier for fact in facts.values())
+    requests = {
+        name: LabelsRequest(
+            keys, paillier, split_clients, scale.exponent, aligned.untold.get(name)
+        ).to_record()
+        for name in facts
+    }
+    replies = parties.ask(requests, LABELS, LabelsReply.from_record, step="labels")
     book.add_seconds(replies)
     sealed = by_receiver({name: reply.sealed for name, reply in replies.items()})
     masked = {name: reply.masked for name, reply in replies.items()}

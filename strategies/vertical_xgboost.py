@@ -51,7 +51,8 @@ class VerticalXGBoost(WithoutRounds):
     source another party, its *split client*, has the key that decrypts the source's sums. The
     server adds ciphertexts, compares gains, and carries what parties seal for one another.
 
-    Steps, each one exchange:
+    Steps, each one exchange; unless ``alignment = "same"``, 2 to 4 of
+    :func:`~strategies.vertical_alignment.align` come first:
 
     1. ``labels`` (:func:`~strategies.vertical_set_up.set_up`): keys of all parties go round; each
        tells the others, sealed, whose labels it owns, and the server the sum of its labels under
@@ -88,6 +89,8 @@ class VerticalXGBoost(WithoutRounds):
     but its own share of the labels may tell it much of that. To a label owner: the order of its own
     rows along unnamed features of others, and source, unnamed feature, bucket and side of every
     split. To a source: weights of leaves and through them something of others' labels, but no sums.
+    Of an alignment: which of its ids each other party has to the one that compares; which of its
+    ids all have to each party; counts to the server.
 
     **Parties that are lost** end the run: a model of all columns cannot go on without some. All
     others are then told why (``stop``) and forget their keys.

@@ -18,6 +18,7 @@ it. The summary has, all optional:
   ``test-rmse`` those of the objective; ``ciphertexts``, ``bytes``, ``exchanges`` of the whole run;
 - ``crypto-seconds``: of the whole run, set-up included; the sum over trees if it is not there;
 - ``split-clients``: party to the party that decrypted the sums of its columns;
+- ``alignment``, ``rows-before``: how rows were aligned, and rows of each party before;
 - ``trees`` (grown) and ``trees-kept`` (fewer, after early stopping);
 - ``central`` (simulation only): the same quantities of a central fit on the joined table, and
   ``same-trees`` (bool: all splits and leaves equal). Quantities of XGBoost itself on the same
@@ -54,6 +55,7 @@ from fedapp.report.vertical_xgboost_tables import (
 )
 from fedapp.report.vertical_xgboost_trees import DrawnTree, first_tree
 from fedapp.report.vertical_xgboost_words import (
+    alignment_words,
     central_words,
     encryption_words,
     fingerprint_words,
@@ -107,11 +109,14 @@ def notices(run: RunRecord) -> list[Notice]:
 
 
 def site_columns(run: RunRecord) -> dict[str, dict[str, str]]:
-    """Return who decrypted the sums of whose columns: head to party to cell."""
-    split_clients = run.summary.get("split-clients")
-    if not isinstance(split_clients, Mapping):
-        return {}
-    return {"sums decrypted by": {str(key): str(value) for key, value in split_clients.items()}}
+    """Return who decrypted the sums of whose columns, and rows: head to party to cell."""
+    heads = {"split-clients": "sums decrypted by", "rows-before": "rows before alignment"}
+    found = {head: run.summary.get(key) for key, head in heads.items()}
+    return {
+        head: {str(key): str(value) for key, value in cells.items()}
+        for head, cells in found.items()
+        if isinstance(cells, Mapping)
+    }
 
 
 def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) -> list[Section]:
@@ -129,7 +134,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
     return [
         Section(
             "Training",
-            paragraphs=training_words(run),
+            paragraphs=[*alignment_words(run), *training_words(run)],
             figures=[_loss(run, folder), _seconds(run, folder)],
             tables=trees_table(tree_lines(run), run.summary),
         ),

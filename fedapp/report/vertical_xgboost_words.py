@@ -42,6 +42,17 @@ _PLAIN = (
     "encryption = none: the sums travelled without encryption, and nothing of what is said of "
     "sums holds."
 )
+_HASHED = (
+    "Rows were aligned by keyed hashes: each party sealed its ids for the hub ({hub}) as hashes, "
+    "with the key. The hub learned which of its ids each other party has, and can test whether any "
+    "other id that it can name is among them; the others learned which of their ids all parties "
+    "have, the server only counts."
+)
+_PSI = (
+    "Rows were aligned by private set intersection with the hub ({hub}): it learned which of its "
+    "ids each other party has, the others which of their ids all parties have, the server only "
+    "counts. A party that puts in made-up ids is not noticed."
+)
 _TWO = "With two parties each finds the other's sums by subtracting its own from the total."
 _THREE = (
     "With three parties, a split client and one other label owner together find the sums of the "
@@ -108,6 +119,27 @@ def training_words(run: RunRecord) -> list[str]:
     return [words]
 
 
+def alignment_words(run: RunRecord) -> list[str]:
+    """How many rows are common to all parties, if rows were aligned."""
+    before, common = run.summary.get("rows-before"), run.summary.get("n-rows")
+    if not isinstance(before, Mapping) or common is None:
+        return []
+    counts = ", ".join(f"{count} at {name}" for name, count in before.items())
+    return [f"Aligned rows: {common} are common to all parties, of {counts}."]
+
+
+def alignment_statement(run: RunRecord) -> list[str]:
+    """Who learned what of the ids, if rows were aligned."""
+    before = run.summary.get("rows-before")
+    mode = run.setting("vertical-xgboost.alignment", "same")
+    words = {"hashed": _HASHED, "psi": _PSI}.get(str(mode))
+    if words is None:
+        return []
+    named = run.setting("vertical-xgboost.alignment-hub")
+    first = min(map(str, before)) if isinstance(before, Mapping) and before else "first by name"
+    return [words.format(hub=named or first)]
+
+
 def central_words(central: Mapping[str, Any]) -> list[str]:
     """Whether the trees are those of a central fit."""
     words = (
@@ -145,7 +177,7 @@ def trust_words(run: RunRecord) -> list[str]:
         aggregator=str(run.setting("vertical-xgboost.aggregator", "server")),
         shuffle=bool(shuffled),
         num_parties=parties if isinstance(parties, int) else None,
-    )
+    ) + alignment_statement(run)
 
 
 def trust_statements(

@@ -18,6 +18,13 @@ from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost import set_up, site_state
 from tasks.vertical_xgboost.aggregate_messages import FIRST_ORDER
+from tasks.vertical_xgboost.alignment import id_type
+from tasks.vertical_xgboost.alignment_client import (
+    FIRST_STEPS,
+    hear_common,
+    heard_site,
+    store_common,
+)
 from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.heard import hear_decisions, open_all
 from tasks.vertical_xgboost.messages import (
@@ -40,6 +47,7 @@ from tasks.vertical_xgboost.party_arrays import (
 )
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
+from tasks.vertical_xgboost.private_sets import library
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 from tasks.vertical_xgboost.told_numbers import check_base_margin, check_label_exponent
@@ -60,15 +68,20 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     table, config = site.table, site.config
     labels = table.labels[table.owns]
     exponent = objective_of(config).label_exponent(labels, label_bound=config.label_bound)
+    is_aligned = config.alignment == "same"
+    if config.alignment == "psi":
+        library()
     facts = PartyFacts(
         num_rows=len(table.ids),
         num_evaluation=int(np.count_nonzero(table.is_evaluation)),
-        digest=table.digest(),
-        label_exponent=exponent,
+        # Of rows that are not common nothing is told: no digest, which guesses could be held to.
+        digest=table.digest() if is_aligned else b"",
+        label_exponent=exponent if is_aligned or config.label_bound else 0,
         paillier=secrets.paillier_bundle().to_bytes(),
+        id_type="" if is_aligned else id_type(table.ids),
     )
     if not site_state.has_begun(context):
-        site_state.expect_next(context, "labels")
+        site_state.expect_next(context, *FIRST_STEPS[config.alignment])
     return TaskPart(secrets.keys.public.to_bytes(), facts.to_facts())
 
 
@@ -84,17 +97,23 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
         paillier=request.paillier,
         split_clients=request.split_clients,
     )
-    own_labels = site.table.labels[site.table.owns]
-    check_label_exponent(request.label_exponent, own_labels, site.config)
+    places = hear_common(request.common, site, secrets, peers, context)
+    site = heard_site(site, places)
+    if site.config.alignment == "same" or site.config.given_base_score is None:
+        own_labels = site.table.labels[site.table.owns]
+        check_label_exponent(request.label_exponent, own_labels, site.config)
     sums = set_up.label_sums(site.table, site.config, label_exponent=request.label_exponent)
     masked = secrets.mask(peers, sums, step=LABELS_STEP, two=site.config.allow_two_parties)
     owned = np.packbits(site.table.owns).tobytes()
+    if site.config.alignment != "same":
+        owned = set_up.with_digest(owned, site.table)
     sealed = {name: secrets.seal(peers, name, owned, step=LABELS_STEP) for name in peers.others}
     secrets.watch.add({"generate-key": secrets.seconds_of_drawing})
     reply = LabelsReply(sealed, masked, secrets.watch.seconds)
     store_peers(context, peers)
     site_state.store_label_exponent(context, request.label_exponent)
     secrets.store()
+    store_common(context, places)
     site_state.expect_next(context, "buckets")
     return Message(reply.to_record(), reply_to=message)
 
@@ -106,6 +125,8 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
     secrets = Secrets.known(context)
     peers = known_peers(secrets)
     opened = open_all(secrets, peers, request.sealed, step=BUCKETS_STEP, sealed_at=LABELS_STEP)
+    if site.config.alignment != "same":
+        opened = set_up.check_aligned(opened, site.table)
     owners = set_up.owned_rows(opened, len(site.table.ids)) | {site.name: site.table.owns}
     set_up.check_owners(owners)
     check_base_margin(

@@ -132,6 +132,16 @@ class VerticalXGBoostConfig(BaseModel):
     fixed_point_bits: Annotated[
         int, Field(ge=20, le=40, description="bits behind the point of gradients and Hessians")
     ] = 32
+    alignment: Annotated[
+        Literal["same", "hashed", "psi"],
+        Field(
+            description="rows: all parties have the same ids; or those that all have, found by "
+            "keyed hashes, or by private set intersection (extra psi)"
+        ),
+    ] = "same"
+    alignment_hub: Annotated[
+        str, Field(description='party that compares the ids; "" means the first by name')
+    ] = ""
     allow_two_parties: Annotated[
         bool,
         Field(description="permit two parties, where each finds the other's sums by subtraction"),
@@ -186,6 +196,11 @@ class VerticalXGBoostConfig(BaseModel):
             faults.append(
                 f"key-bits = {self.key_bits}: allowed is 2048 and more "
                 "(experiments: allow-weak-key = true)"
+            )
+        if self.alignment_hub and self.alignment == "same":
+            faults.append(
+                f"alignment-hub = '{self.alignment_hub}': allowed with alignment = 'hashed' or "
+                "'psi'"
             )
         if self.early_stopping_rounds and not self.test_fraction:
             faults.append(

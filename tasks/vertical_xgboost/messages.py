@@ -24,6 +24,7 @@ from tasks.vertical_xgboost.aggregate_messages import (
     put_order,
     read_order,
 )
+from tasks.vertical_xgboost.alignment_messages import CommonRows
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
 from tasks.vertical_xgboost.message_parts import (
@@ -78,16 +79,23 @@ class LabelsRequest:
         Place of each source's split client.
     label_exponent : int
         Of the bound for all labels.
+    common : CommonRows or None
+        What the hub of the alignment found, unless that was told before or all rows are common.
     """
 
     roster: bytes
     paillier: tuple[bytes, ...]
     split_clients: tuple[int, ...]
     label_exponent: int
+    common: CommonRows | None = None
 
     reveals: ClassVar[str] = (
         "public keys of all parties, who decrypts the sums of whose columns, and the largest of "
         "the powers of two told"
+    )
+    reveals_aligned: ClassVar[str] = (
+        f"{reveals}; number of common rows; sealed, from the hub: which of the party's ids all "
+        "parties have"
     )
 
     def to_record(self) -> RecordDict:
@@ -100,7 +108,10 @@ class LabelsRequest:
                 "label-exponent": self.label_exponent,
             }
         )
-        return RecordDict({"labels": settings})
+        content = RecordDict({"labels": settings})
+        if self.common is not None:
+            self.common.put(content)
+        return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> LabelsRequest:
@@ -111,6 +122,7 @@ class LabelsRequest:
             paillier=tuple(map(as_bytes, as_list(settings["paillier"]))),
             split_clients=tuple(map(as_whole, as_list(settings["split-clients"]))),
             label_exponent=read_exponent(settings["label-exponent"], "label-exponent"),
+            common=CommonRows.read(content),
         )
 
 

@@ -55,11 +55,13 @@ class PartyFacts:
     num_rows, num_evaluation : int
         Rows, and how many of them evaluate: the same at all parties.
     digest : bytes
-        Of the ids in order with their evaluation flags.
+        Of the ids in order with their evaluation flags; empty where rows are aligned.
     label_exponent : int
         Power of two that bounds its labels.
     paillier : bytes
         `PaillierBundle`.
+    id_type : str
+        Of `tasks.vertical_xgboost.alignment.ID_TYPES`; ``""`` where rows are not aligned.
     """
 
     num_rows: int
@@ -67,10 +69,15 @@ class PartyFacts:
     digest: bytes
     label_exponent: int
     paillier: bytes
+    id_type: str = ""
 
     reveals: ClassVar[str] = (
         "public keys, number of rows and of those that evaluate, digest of all ids, power of two "
         "above the party's largest label, or that it has none (regression without label-bound only)"
+    )
+    reveals_unaligned: ClassVar[str] = (
+        "public keys, number of rows, whether ids are whole numbers, digits with leading zeros or "
+        "text"
     )
 
     def to_facts(self) -> Facts:
@@ -81,6 +88,7 @@ class PartyFacts:
             "digest": self.digest,
             "label-exponent": self.label_exponent,
             "paillier": self.paillier,
+            **({"id-type": self.id_type} if self.id_type else {}),
         }
 
     @classmethod
@@ -93,8 +101,9 @@ class PartyFacts:
             With the name of what is missing or of another form.
         """
         digest, paillier = facts.get("digest"), facts.get("paillier")
-        if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES:
-            raise MalformedReply(f"digest: must be {DIGEST_BYTES} bytes")
+        kind = str(facts.get("id-type", ""))
+        if not isinstance(digest, bytes) or len(digest) != (0 if kind else DIGEST_BYTES):
+            raise MalformedReply(f"digest: must be {DIGEST_BYTES} bytes, none with an id-type")
         if not isinstance(paillier, bytes):
             raise MalformedReply("paillier: must be bytes")
         return cls(
@@ -103,6 +112,7 @@ class PartyFacts:
             digest=digest,
             label_exponent=read_exponent(facts.get("label-exponent"), "label-exponent"),
             paillier=paillier,
+            id_type=kind,
         )
 
 

@@ -53,6 +53,21 @@ class Peers:
         return [name for at, name in enumerate(self.names) if at != self.place]
 
 
+def accept_roster(secrets: Secrets, roster: bytes) -> Peers:
+    """Check the public keys that the server relays for the alignment, without Paillier's.
+
+    ``pinned-sites`` and ``require-pinned`` of the node configuration are as in `tasks.secure`.
+
+    Raises
+    ------
+    SiteFault
+        What is wrong with them.
+    """
+    found = _read_roster(secrets, roster)
+    _tell_operator(found)
+    return Peers(found, found.names.index(secrets.keys.site), (), ())
+
+
 def accept_peers(
     secrets: Secrets,
     config: VerticalXGBoostConfig,
@@ -126,6 +141,9 @@ def known_peers(secrets: Secrets) -> Peers:
 
 def _read_roster(secrets: Secrets, relayed: bytes) -> Roster:
     node = secrets.context.node_config
+    known = secrets.context.state.config_records.get(_PEERS)
+    if known is not None and known["roster"] != relayed:
+        raise SiteFault("bad-request", "the keys of the parties are others than before")
     return Roster.from_bytes(
         relayed,
         run=secrets.run,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
+from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.labels import read_labels
@@ -55,6 +56,27 @@ class PartyTable:
             encoded = text.encode()
             digest.update(len(encoded).to_bytes(4, "big") + encoded + bytes([flag]))
         return digest.digest()
+
+    def restricted(self, places: IntpArray, *, fraction: float, seed: int) -> PartyTable:
+        """Some of the rows, with evaluation rows drawn among them.
+
+        Parameters
+        ----------
+        places : (k,) intp
+            Ascending.
+        fraction : float
+            Of evaluation rows.
+        seed : int
+            Of the run.
+        """
+        ids = tuple(self.ids[at] for at in places.tolist())
+        return PartyTable(
+            ids=ids,
+            feature_names=self.feature_names,
+            features=self.features[places],
+            labels=self.labels[places],
+            is_evaluation=evaluation_rows(ids, fraction=fraction, seed=seed),
+        )
 
 
 def read_table(

@@ -61,6 +61,26 @@ def owned_rows(opened: Mapping[str, bytes], num_rows: int) -> dict[str, BoolArra
     return found
 
 
+def with_digest(owned: bytes, table: PartyTable) -> bytes:
+    """Own rows' places behind the digest of all rows, to be sealed: for `check_aligned`."""
+    return table.digest() + owned
+
+
+def check_aligned(opened: Mapping[str, bytes], table: PartyTable) -> dict[str, bytes]:
+    """What others sealed of their labels, without the digest of their rows, which must be equal.
+
+    Raises
+    ------
+    SiteFault
+        ``"not-aligned"`` with the names of those who hold other rows.
+    """
+    own = table.digest()
+    other = [name for name, data in opened.items() if data[: len(own)] != own]
+    if other:
+        raise SiteFault("not-aligned", f"other common rows than here at {', '.join(other)}")
+    return {name: data[len(own) :] for name, data in opened.items()}
+
+
 def check_owners(owners: Mapping[str, BoolArray]) -> None:
     """Refuse rows with labels at two parties, or at none; every party finds the same.
 

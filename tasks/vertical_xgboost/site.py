@@ -23,6 +23,8 @@ class VerticalSite:
         The party's rows are a simulation's, on the server's machine.
     model_dir : str
         Where the party keeps its part of a model; ``""``: nowhere.
+    seed : int
+        Of the run: decides which rows evaluate.
     """
 
     name: str
@@ -30,6 +32,7 @@ class VerticalSite:
     config: VerticalXGBoostConfig
     simulated: bool = False
     model_dir: str = ""
+    seed: int = 0
 
     @property
     def num_training(self) -> int:
