@@ -103,7 +103,8 @@ def test_cells_of_a_site_have_privacy_level_rows_leaving():
     predicted = rng.random(400)
     sums = sums_of(time, event, predicted, grid, level=20)
     exact = sums_of(time, event, predicted, grid)
-    for told, true in zip(sums.at_risk_count, exact.at_risk_count, strict=True):
+    told_of_bins = (sums.at_risk_count[:-1], exact.at_risk_count[:-1])  # the remainder is empty
+    for told, true in zip(*told_of_bins, strict=True):
         assert told[[0, -1]] == pytest.approx(true[[0, -1]])
         slopes = np.round(np.diff(told), 9)
         lengths = np.diff(np.flatnonzero(np.diff(slopes, prepend=np.nan, append=np.nan) != 0))
@@ -112,13 +113,50 @@ def test_cells_of_a_site_have_privacy_level_rows_leaving():
     np.testing.assert_allclose(sums.events.sum(axis=1), exact.events.sum(axis=1))
 
 
-def test_a_bin_with_few_rows_is_left_out_and_few_leaving_are_one_cell():
-    time, event = np.array([0.5, 5, 5, 5, 5, 5, 0.2]), np.array([True] * 7)
-    predicted = np.array([0.1] * 6 + [0.9])
-    sums = sums_of(time, event, predicted, np.linspace(0, 1, 5), level=5)
-    np.testing.assert_array_equal(sums.rows, [6, 0, 0])
+def test_few_leaving_are_one_cell():
+    time, event = np.array([0.5, 5, 5, 5, 5, 5]), np.array([True] * 6)
+    sums = sums_of(time, event, np.full(6, 0.1), np.linspace(0, 1, 5), level=5)
+    np.testing.assert_array_equal(sums.rows, [6, 0, 0, 0])
     np.testing.assert_allclose(sums.events[0], [0.25] * 4)
     np.testing.assert_allclose(sums.at_risk_count[0], [6, 5.75, 5.5, 5.25, 5])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(2, 12))
+def test_every_row_of_a_site_counts_and_no_few_are_told(seed, rows, level):
+    rng = np.random.default_rng(seed)
+    time, event = rng.exponential(1, rows) + 1e-9, rng.random(rows) < 0.5
+    predicted = rng.beta(*rng.uniform(0.3, 3, size=2), size=rows)
+    cuts = np.sort(rng.random(4))
+    sums = sums_of(time, event, predicted, np.linspace(0, 1, 9), level=level, cuts=cuts)
+    if rows < level:
+        assert not sums.to_floats().any()
+        return
+    assert sums.rows.sum() == rows
+    assert ((sums.rows == 0) | (sums.rows >= level)).all()
+    assert sums.predicted.sum() == pytest.approx(predicted.sum())
+    assert sums.events.sum() == pytest.approx((event & (time <= 1)).sum())
+    assert sums.at_risk_count[:, -1].sum() == pytest.approx((time > 1).sum())
+    result = calibration(sums, 0.95)
+    assert len(result.bins) == 5
+    assert result.overall.rows == rows
+
+
+def test_what_was_observed_does_not_depend_on_what_was_predicted():
+    """Rows of small bins were left out, and they are chosen by their prediction."""
+    rng = np.random.default_rng(3)
+    time, event = rng.exponential(3, 300) + 1e-9, np.ones(300, dtype=bool)
+    grid = np.linspace(0, 1, 33)
+    # Events are predicted apart from the others: most bins of a site of 15 rows are small.
+    apart = np.where(time <= 1, rng.uniform(0.5, 1, 300), rng.uniform(0, 0.2, 300))
+    cuts = [0.55, 0.65, 0.75, 0.85]
+    for predicted in (apart, np.full(300, 0.3), rng.random(300)):
+        told = CalibrationSums.zeros(5, 32)
+        for own in np.array_split(np.arange(300), 20):
+            told += sums_of(time[own], event[own], predicted[own], grid, level=5, cuts=cuts)
+        overall = calibration(told, 0.95).overall
+        assert overall.rows == 300
+        assert overall.observed.value == pytest.approx((time <= 1).mean(), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +197,16 @@ def test_bad_input_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("position", "value"), [(0, np.nan), (0, 1e6), (3, 1.0), (4, 1e6), (6, 1e6), (6, -1.0)]
+    ("position", "value"), [(0, np.nan), (0, 1e6), (3, 1.0), (4, 1e6), (8, 1e6), (11, -1.0)]
 )
 def test_what_no_rows_can_give_is_refused(position, value):
     sums = sums_of([0.4, 0.6, 2.0], [True] * 3, [0.1] * 3, [0.0, 0.5, 1.0], cuts=[])
     numbers = sums.to_floats()
-    assert CalibrationSums.from_floats(numbers, bins=1, cells=2).rows == 3
-    numbers = np.append(numbers, 0.0)[:-1]
-    numbers[min(position, numbers.size - 1)] = value
+    np.testing.assert_array_equal(
+        CalibrationSums.from_floats(numbers, bins=1, cells=2).rows, [3, 0]
+    )
+    numbers[position] = value
     if position == 3:
-        numbers[2], numbers[3] = 1.0, 2.0
+        numbers[3], numbers[4] = 1.0, 2.0
     with pytest.raises(ValueError, match="calibration sums"):
         CalibrationSums.from_floats(numbers, bins=1, cells=2)

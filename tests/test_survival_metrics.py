@@ -260,7 +260,7 @@ def test_a_changed_number_is_refused_or_pools_without_harm(name, position, value
         ("antolini", 10.0, "antolini: more pairs"),
         ("auc", 100.0, "auc: more pairs"),
         ("brier", 1.01, "whole number"),
-        ("calibration", 2.0, "more rows than evaluation rows"),
+        ("calibration", 2.0, "other rows than the evaluation rows"),
     ],
 )
 def test_sums_of_more_rows_than_stated_are_refused(name, factor, words):

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.survival.censoring import CensoringEstimate
+from tasks.survival.censoring import CensoringWeights
 from tasks.survival.estimate import Estimate, mean_estimate
 from tasks.survival.risk_sets import FloatArray
-from tasks.survival.unos_concordance import checked_row_weights, checked_rows, inverse_weights
+from tasks.survival.unos_concordance import checked_row_weights, checked_rows
 
 _BLOCK = 2048  # rows that are scored at a time
 _ROUNDED = 1 + 1e-9
@@ -94,7 +94,8 @@ class BrierSums:
         grid: npt.ArrayLike,
         at: npt.ArrayLike,
         reference: npt.ArrayLike,
-        censoring: CensoringEstimate,
+        censoring: CensoringWeights,
+        model_censoring: CensoringWeights | None = None,
         row_weight: npt.ArrayLike | None = None,
     ) -> BrierSums:
         """Sums over the rows of one site, in O(n m).
@@ -111,8 +112,11 @@ class BrierSums:
             Points of the grid at which the Brier score itself is summed.
         reference : array_like, shape (m,)
             Survival that the reference predicts for every row.
-        censoring : CensoringEstimate
+        censoring : CensoringWeights
             Shared by all sites.
+        model_censoring : CensoringWeights, optional
+            Other weights for the model's scores, where these may depend on more of the rows' times
+            than the reference's.
         row_weight : array_like, shape (n,), optional
             Rows that each row stands for; 1 if left out.
 
@@ -133,8 +137,10 @@ class BrierSums:
         for start in range(0, times.size, _BLOCK):
             own = slice(start, start + _BLOCK)
             case, control = scored.weights(times[own], events[own])
-            x = scored.scores(case, control, curves[own])
             r = scored.scores(case, control, baseline)
+            if model_censoring is not None:
+                case, control = model_censoring.score_weights(times[own], events[own], points)
+            x = scored.scores(case, control, curves[own])
             w = weights[own]
             sums += [w @ x, w @ x**2, w @ r, w @ r**2, w @ (x * r)]
         return cls(float(weights.sum()), *sums)
@@ -232,15 +238,8 @@ def _exceeds(products: FloatArray, one: FloatArray | float, other: FloatArray) -
 class _Scored:
     """Scores of rows on an integration grid."""
 
-    def __init__(self, grid: FloatArray, at: npt.NDArray[np.int64], censoring: CensoringEstimate):
+    def __init__(self, grid: FloatArray, at: npt.NDArray[np.int64], censoring: CensoringWeights):
         self._grid, self.at, self._censoring = grid, at, censoring
-        staying = censoring.at(grid)
-        if (staying <= 0).any():
-            raise ValueError(
-                f"the probability of not being censored is 0 at {(staying <= 0).sum()} of "
-                f"{grid.size} points of the integration grid; end it earlier"
-            )
-        self._control_weight = 1 / staying
         step = np.diff(grid) / (grid[-1] - grid[0]) / 2
         self._trapezoid = np.append(step, 0.0) + np.append(0.0, step)
 
@@ -248,11 +247,7 @@ class _Scored:
         self, time: FloatArray, event: npt.NDArray[np.bool_]
     ) -> tuple[FloatArray, FloatArray]:
         """Weights of rows as cases and as controls at every point of the grid, shape (n, m)."""
-        scored = event & (time <= self._grid[-1])
-        inverse = np.zeros(time.size)
-        inverse[scored] = inverse_weights(self._censoring, time[scored])
-        gone = time[:, None] <= self._grid
-        return np.where(gone, inverse[:, None], 0.0), np.where(gone, 0.0, self._control_weight)
+        return self._censoring.score_weights(time, event, self._grid)
 
     def scores(self, case: FloatArray, control: FloatArray, survival: FloatArray) -> FloatArray:
         """Scores at the chosen points, and the integrated one, shape (n, K + 1)."""

@@ -2,8 +2,9 @@
 
 Rows are put into bins by public cuts on their predicted probability of an event up to the
 horizon. A site sums the predictions of a bin and counts its rows at risk and events by cell of
-the time grid, merged until privacy-level rows of the bin leave in each; a bin with fewer rows
-than that is left out. The last cell ends at the horizon: the rows at risk there are those that
+the time grid, merged until privacy-level rows of the bin leave in each. Bins with fewer rows are
+taken together as a remainder, which counts in what is of all rows, and in no bin; so that it has
+privacy-level rows, too, the smallest other bin joins it if need be. The last cell ends at the horizon: the rows at risk there are those that
 stay beyond it, a sum over all rows of the bin, and so is the number of events where too few leave
 for more than one cell. The server sets the mean prediction beside the Kaplan-Meier estimate of
 the pooled counts, with Greenwood's variance and an interval on the log(-log) scale.
@@ -54,15 +55,15 @@ def calibration_cuts(event_probability: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSums:
-    """What a site contributes, by bin from low to high predicted probability.
+    """What a site contributes, by bin from low to high predicted probability, remainder last.
 
     Attributes
     ----------
-    predicted : ndarray, shape (bins,)
+    predicted : ndarray, shape (bins + 1,)
         Sum of the predicted event probabilities.
-    at_risk_count : ndarray, shape (bins, cells + 1)
+    at_risk_count : ndarray, shape (bins + 1, cells + 1)
         Rows at risk just after each time of the grid; the first are all rows of the bin.
-    events : ndarray, shape (bins, cells)
+    events : ndarray, shape (bins + 1, cells)
         Events in each cell.
 
     Raises
@@ -78,7 +79,7 @@ class CalibrationSums:
 
     def __post_init__(self) -> None:
         if self.events.ndim != 2:
-            raise ValueError(f"events have shape {self.events.shape}; allowed: (bins, cells)")
+            raise ValueError(f"events have shape {self.events.shape}; allowed: (bins + 1, cells)")
         bins, cells = self.events.shape
         if self.predicted.shape != (bins,) or self.at_risk_count.shape != (bins, cells + 1):
             raise ValueError(f"calibration sums of {bins} bins and {cells} cells do not fit")
@@ -95,13 +96,14 @@ class CalibrationSums:
 
     @property
     def rows(self) -> FloatArray:
-        """Rows of every bin, shape (bins,); 0 where the site is silent."""
+        """Rows of every bin and of the remainder, shape (bins + 1,)."""
         return self.at_risk_count[:, 0]
 
     @classmethod
     def zeros(cls, bins: int, cells: int) -> CalibrationSums:
         """Sums over no rows."""
-        return cls(np.zeros(bins), np.zeros((bins, cells + 1)), np.zeros((bins, cells)))
+        parts = bins + 1
+        return cls(np.zeros(parts), np.zeros((parts, cells + 1)), np.zeros((parts, cells)))
 
     @classmethod
     def of(
@@ -127,7 +129,7 @@ class CalibrationSums:
         grid : array_like, shape (cells + 1,)
             Ascends from 0 to the horizon.
         privacy_level : int
-            Rows behind every count; with 1 the counts are exact.
+            Rows behind every count, zeros if there are fewer; with 1 the counts are exact.
 
         Raises
         ------
@@ -141,12 +143,15 @@ class CalibrationSums:
         if borders.ndim != 1 or borders.size >= MOST_BINS or not (np.diff(borders) >= 0).all():
             raise ValueError(f"cuts must be a vector of at most {MOST_BINS - 1} that ascends")
         points = np.asarray(grid, dtype=np.float64)
-        bin_of_row = np.searchsorted(borders, predicted, side="right")
-        sums = cls.zeros(borders.size + 1, points.size - 1)
-        for index in range(borders.size + 1):
-            own = bin_of_row == index
-            if own.sum() < max(privacy_level, 1):
-                continue
+        bins = borders.size + 1
+        sums = cls.zeros(bins, points.size - 1)
+        if times.size < max(privacy_level, 1):
+            return sums
+        part_of_row = _with_remainder(
+            np.searchsorted(borders, predicted, side="right"), bins, least=privacy_level
+        )
+        for index in np.unique(part_of_row):
+            own = part_of_row == index
             exact = RiskSetSums.of(times[own], events[own], np.zeros(own.sum()), grid=points)
             borders_of_cells = _cell_borders(exact, least=privacy_level)
             sums.predicted[index] = predicted[own].sum()
@@ -165,19 +170,20 @@ class CalibrationSums:
         )
 
     def to_floats(self) -> FloatArray:
-        """All numbers in one vector, shape (bins * (2 cells + 2),)."""
+        """All numbers in one vector, shape ((bins + 1) * (2 cells + 2),)."""
         return np.concatenate([self.predicted, self.at_risk_count.ravel(), self.events.ravel()])
 
     @classmethod
     def from_floats(cls, values: FloatArray, *, bins: int, cells: int) -> CalibrationSums:
         """The inverse of `to_floats`; raises ValueError as the class does."""
-        if values.shape != (bins * (2 * cells + 2),):
+        parts = bins + 1
+        if values.shape != (parts * (2 * cells + 2),):
             raise ValueError(
                 f"calibration sums of {bins} bins and {cells} cells need "
-                f"{bins * (2 * cells + 2)} numbers"
+                f"{parts * (2 * cells + 2)} numbers"
             )
-        predicted, at_risk, events = np.split(values, [bins, bins * (cells + 2)])
-        return cls(predicted, at_risk.reshape(bins, cells + 1), events.reshape(bins, cells))
+        predicted, at_risk, events = np.split(values, [parts, parts * (cells + 2)])
+        return cls(predicted, at_risk.reshape(parts, cells + 1), events.reshape(parts, cells))
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class CalibrationBin:
     Attributes
     ----------
     rows : int
-        Rows of all sites that are not silent on it.
+        Rows of the sites that have enough in it.
     predicted : float or None
         Mean prediction; None without rows.
     observed : Estimate
@@ -210,7 +216,7 @@ class Calibration:
     bins : tuple of CalibrationBin
         From low to high predicted probability.
     overall : CalibrationBin
-        All bins together.
+        All rows together, those of the remainders, too.
     error : float or None
         Mean of the absolute difference of predicted and observed probability over the rows of
         bins that have both; None if none has.
@@ -241,7 +247,7 @@ def calibration(sums: CalibrationSums, confidence_level: float) -> Calibration:
     quantile = normal_quantile(confidence_level)
     bins = tuple(
         _bin(float(sums.predicted[i]), sums.at_risk_count[i], sums.events[i], quantile)
-        for i in range(sums.predicted.size)
+        for i in range(sums.predicted.size - 1)
     )
     overall = _bin(
         float(sums.predicted.sum()),
@@ -257,6 +263,16 @@ def calibration(sums: CalibrationSums, confidence_level: float) -> Calibration:
     counted = sum(rows for rows, _ in gaps)
     error = sum(rows * gap for rows, gap in gaps) / counted if counted else None
     return Calibration(bins, overall, error)
+
+
+def _with_remainder(bin_of_row: IntArray, bins: int, *, least: int) -> IntArray:
+    """Bins of rows, or `bins`, the remainder, for those of bins with fewer than `least` rows."""
+    rows = np.bincount(bin_of_row, minlength=bins)
+    small = rows < least
+    if 0 < rows[small].sum() < least:
+        # Else the remainder would be few rows. There is another bin, as there are enough rows.
+        small[np.argmin(np.where(small, bin_of_row.size + 1, rows))] = True
+    return np.where(small[bin_of_row], bins, bin_of_row)
 
 
 def _cell_borders(counts: RiskSetSums, *, least: int) -> IntArray:

@@ -9,11 +9,27 @@ over the pooled rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tasks.survival.risk_sets import FloatArray, RiskSetSums
+
+
+class CensoringWeights(Protocol):
+    """What weighs rows for censoring: an estimate of G, or one that knows merged cells only."""
+
+    def case_weights(self, times: FloatArray) -> FloatArray:
+        """Weights of event times, shape (n,)."""
+
+    def squared_weights(self, times: FloatArray, *, tau: float) -> FloatArray:
+        """Squared weights of event times, 0 from `tau` on, shape (n,)."""
+
+    def score_weights(
+        self, times: FloatArray, events: npt.NDArray[np.bool_], grid: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Weights of rows as cases and as controls at points of time, each of shape (n, m)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +92,51 @@ class CensoringEstimate:
             cell = np.searchsorted(self.grid, values, side="left") - 1
             return self.survival[np.maximum(cell, 0)]
         return self._constant_hazard(values)
+
+    def case_weights(self, times: FloatArray) -> FloatArray:
+        """``1 / G(t-)`` of event times.
+
+        Raises
+        ------
+        ValueError
+            If G(t-) is 0 for any.
+        """
+        probability = self.before(times)
+        if (probability <= 0).any():
+            raise ValueError(
+                f"{(probability <= 0).sum()} of {times.size} events have no weight: the "
+                "probability of not being censored before them is 0; end at an earlier time"
+            )
+        return np.asarray(1 / probability, dtype=np.float64)
+
+    def squared_weights(self, times: FloatArray, *, tau: float) -> FloatArray:
+        """``1 / G(t-) ** 2`` of event times before `tau`, 0 of others; raises as `case_weights`."""
+        weights = np.zeros(times.size)
+        early = times < tau
+        weights[early] = self.case_weights(times[early]) ** 2
+        return weights
+
+    def score_weights(
+        self, times: FloatArray, events: npt.NDArray[np.bool_], grid: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Weights of rows in the Brier score as cases and as controls, each of shape (n, m).
+
+        Raises
+        ------
+        ValueError
+            If G is 0 at a point of `grid`, or before an event within it.
+        """
+        staying = self.at(grid)
+        if (staying <= 0).any():
+            raise ValueError(
+                f"the probability of not being censored is 0 at {(staying <= 0).sum()} of "
+                f"{grid.size} points of the integration grid; end it earlier"
+            )
+        scored = events & (times <= grid[-1])
+        inverse = np.zeros(times.size)
+        inverse[scored] = self.case_weights(times[scored])
+        gone = times[:, None] <= grid
+        return np.where(gone, inverse[:, None], 0.0), np.where(gone, 0.0, 1 / staying)
 
     def _constant_hazard(self, times: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore"):

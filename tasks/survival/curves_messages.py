@@ -103,11 +103,13 @@ class CurvesReply:
         "training rows by risk group: their number; events, rows at risk and summed predicted "
         "survival by cell, a union of the cells of the evaluate reply in which privacy-level rows "
         "of every group leave; zeros only, if the site has fewer in any group. Sums over "
-        "at least privacy-level evaluation rows (else zeros): five of weighted pair counts each of "
-        "Uno's concordance, of Antolini's (CoxTime) and of the AUC at the plan's times; of Brier "
-        "scores, and of those of the pooled Kaplan-Meier estimate, and of their squares and "
-        "products; by bin of predicted probability with privacy-level rows: summed predictions, "
-        "and events and rows at risk by cell of the time grid, cells merged as those above"
+        "at least privacy-level evaluation rows (else zeros), weighted by merged cells of time in "
+        "which as many leave: five of weighted pair counts each of Uno's concordance (if as many "
+        "events begin them), of Antolini's (CoxTime, unweighted) and of the AUC at the plan's "
+        "times with as many cases and controls; of Brier scores, and of those of the pooled "
+        "Kaplan-Meier estimate, and of their squares and products; by bin of predicted probability "
+        "with privacy-level rows, and of all smaller bins together: summed predictions, and events "
+        "and rows at risk by cell of the time grid, cells merged as those above"
     )
 
     def to_record(self) -> RecordDict:

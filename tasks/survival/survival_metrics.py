@@ -21,6 +21,7 @@ from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
 from tasks.survival.estimate import Estimate
 from tasks.survival.evaluation_plan import EvaluationPlan
 from tasks.survival.risk_sets import FloatArray
+from tasks.survival.row_weights import RowWeights
 from tasks.survival.time_dependent_auc import AucSums, auc_at_times, mean_auc
 from tasks.survival.unos_concordance import unos_concordance_sums
 
@@ -104,7 +105,10 @@ class SurvivalMetricsSums:
         plan : EvaluationPlan
             Shared by all sites.
         privacy_level : int
-            Fewest rows: with less the sums are zeros. It holds for each calibration bin, too.
+            Fewest rows: with less the sums are zeros. Rows enter by merged cells of time in which
+            as many leave (`tasks.survival.merged_times`); pairs of Uno's concordance begin with
+            as many events, and AUC(t) has as many cases and controls, at a border of merged cells,
+            or its sums are zeros; it holds for each calibration bin, too. With 1 all is exact.
 
         Raises
         ------
@@ -120,13 +124,19 @@ class SurvivalMetricsSums:
             risk, risk_at_times = -mean_survival_time, 1 - survival[:, plan.at]
         else:
             risk, risk_at_times = rows.risk, rows.risk
-        time, event, censoring = rows.time, rows.event, plan.censoring
+        time, event = rows.time, rows.event
+        weights = RowWeights.of(time, event, survival, plan, privacy_level=privacy_level)
+        censoring = weights.rows
+        begins = censoring.squared_weights(time[event], tau=plan.tau) > 0
+        uno = unos_concordance_sums(risk, time, event, censoring=censoring, tau=plan.tau)
         return cls(
-            uno=unos_concordance_sums(risk, time, event, censoring=censoring, tau=plan.tau),
+            uno=uno if begins.sum() >= privacy_level else ConcordanceSums(),
             antolini=antolini_sums(time, event, rows.survival, grid=plan.grid)
             if plan.time_dependent
             else ConcordanceSums(),
-            auc=AucSums.of(risk_at_times, time, event, times=plan.times, censoring=censoring),
+            auc=AucSums.of(risk_at_times, time, event, times=plan.times, censoring=censoring).only(
+                weights.told
+            ),
             brier=BrierSums.of(
                 time,
                 event,
@@ -135,6 +145,7 @@ class SurvivalMetricsSums:
                 at=plan.at,
                 reference=plan.reference[: plan.upper + 1],
                 censoring=censoring,
+                model_censoring=weights.model,
             ),
             calibration=CalibrationSums.of(
                 time,
@@ -216,8 +227,8 @@ class SurvivalMetricsSums:
             max(brier.square.max(), brier.reference_square.max()) > weight**2 * rows * _ROUNDED
         ):
             faults.append("brier: scores beyond the largest weight")
-        if self.calibration.rows.sum() > rows * _ROUNDED:
-            faults.append("calibration: more rows than evaluation rows")
+        if abs(self.calibration.rows.sum() - rows) > rows * (_ROUNDED - 1):
+            faults.append("calibration: other rows than the evaluation rows")
         if faults:
             raise ValueError("; ".join(faults))
 
@@ -278,6 +289,8 @@ class SurvivalMetrics:
         summary: dict[str, float | str] = {
             "metrics-upper-limit": self.tau,
             "calibration-time": self.calibration_time,
+            "calibration-rows": self.calibration.overall.rows,
+            "calibration-error-rows": sum(one.rows for one in self.calibration.bins),
         }
         summary |= {f"metrics-time-{k}": time for k, time in enumerate(self.times, start=1)}
         for key, estimate in values.items():

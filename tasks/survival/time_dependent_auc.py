@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.survival.censoring import CensoringEstimate
+from tasks.survival.censoring import CensoringWeights
 from tasks.survival.concordance import (
     NO_COMPARABLE_PAIRS,
     Concordance,
@@ -23,7 +23,7 @@ from tasks.survival.concordance import (
     logit_interval,
 )
 from tasks.survival.risk_sets import FloatArray
-from tasks.survival.unos_concordance import checked_row_weights, checked_rows, inverse_weights
+from tasks.survival.unos_concordance import checked_row_weights, checked_rows
 
 _ROUNDED = 1 + 1e-9
 
@@ -85,7 +85,7 @@ class AucSums:
         event: npt.ArrayLike,
         *,
         times: npt.ArrayLike,
-        censoring: CensoringEstimate,
+        censoring: CensoringWeights,
         row_weight: npt.ArrayLike | None = None,
     ) -> AucSums:
         """Sums over the rows of one site, in O(K n log n).
@@ -98,7 +98,7 @@ class AucSums:
             Follow-up times, positive; whether the event was seen.
         times : array_like, shape (K,)
             Ascending; within the censoring estimate's grid, G positive before the last.
-        censoring : CensoringEstimate
+        censoring : CensoringWeights
             Shared by all sites.
         row_weight : array_like, shape (n,), optional
             Rows that each row stands for; 1 if left out.
@@ -123,7 +123,7 @@ class AucSums:
             checked, follow_up, events = checked_rows(column, follow_up, event)
             is_case = events & (follow_up <= moment)
             case_weight = np.zeros(follow_up.size)
-            case_weight[is_case] = inverse_weights(censoring, follow_up[is_case])
+            case_weight[is_case] = censoring.case_weights(follow_up[is_case])
             counts[:, :, k] = _pairs(checked, is_case, follow_up > moment, case_weight, weights)
         a, b = counts
         weighted_a, weighted_b = weights[:, None] * a, weights[:, None] * b
@@ -133,6 +133,17 @@ class AucSums:
             aa=weighted_a.T @ a,
             ab=weighted_a.T @ b,
             bb=weighted_b.T @ b,
+        )
+
+    def only(self, told: npt.NDArray[np.bool_]) -> AucSums:
+        """The sums of the times that are true in `told`, shape (K,), zeros for the others."""
+        vector, square = told.astype(np.float64), np.outer(told, told).astype(np.float64)
+        return AucSums(
+            self.a * vector,
+            self.b * vector,
+            self.aa * square,
+            self.ab * square,
+            self.bb * square,
         )
 
     def __add__(self, other: AucSums) -> AucSums:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tasks.survival.censoring import CensoringEstimate
+from tasks.survival.censoring import CensoringWeights
 from tasks.survival.concordance import ConcordanceSums
 from tasks.survival.risk_sets import FloatArray, IntArray
 
@@ -23,7 +23,7 @@ def unos_concordance_sums(
     time: npt.ArrayLike,
     event: npt.ArrayLike,
     *,
-    censoring: CensoringEstimate,
+    censoring: CensoringWeights,
     tau: float,
     row_weight: npt.ArrayLike | None = None,
 ) -> ConcordanceSums:
@@ -37,8 +37,8 @@ def unos_concordance_sums(
         Follow-up times, positive.
     event : array_like of bool, shape (n,)
         Whether the event was seen.
-    censoring : CensoringEstimate
-        Must be positive before `tau`.
+    censoring : CensoringWeights
+        G, which must be positive before `tau`.
     tau : float
         Truncation time; a pair begins with an event before it.
     row_weight : array_like, shape (n,), optional
@@ -52,29 +52,11 @@ def unos_concordance_sums(
     risks, times, events = checked_rows(risk, time, event)
     weights = checked_row_weights(row_weight, times.size)
     first = np.zeros(times.size)
-    begins = events & (times < tau)
-    first[begins] = inverse_weights(censoring, times[begins]) ** 2
+    first[events] = censoring.squared_weights(times[events], tau=tau)
     concordant, comparable = weighted_pair_counts(
         risks, times, events, pair_weight=first, row_weight=weights
     )
     return sums_of_pairs(concordant, comparable, weights)
-
-
-def inverse_weights(censoring: CensoringEstimate, event_times: FloatArray) -> FloatArray:
-    """``1 / G(t-)`` of event times.
-
-    Raises
-    ------
-    ValueError
-        If G(t-) is 0 for any.
-    """
-    probability = censoring.before(event_times)
-    if (probability <= 0).any():
-        raise ValueError(
-            f"{(probability <= 0).sum()} of {event_times.size} events have no weight: the "
-            "probability of not being censored before them is 0; end at an earlier time"
-        )
-    return 1 / probability
 
 
 def sums_of_pairs(
