@@ -88,8 +88,10 @@ def meet_sites(
     )
     sites, faults = _read_replies(exchange, replies, fingerprint)
     exchange.learn_names({node: reply.site for node, reply in sites.items() if reply.site})
-    # Who is late may be missed; who answers with an error is set up wrongly.
-    faults += [str(fault) for fault in exchange.faults if fault.code != "late"]
+    # Who is late, or says what no site would, may be missed; who answers with an error is set up
+    # wrongly.
+    missed = ("late", "malformed")
+    faults += [str(fault) for fault in exchange.faults if fault.code not in missed]
     admitted: dict[int, str] = {}
     said: list[tuple[str, str]] = []
     for node, reply in sites.items():

@@ -20,6 +20,7 @@ from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
 from strategies.survival_columns import common_columns
 from strategies.survival_evaluation import (
+    NO_EVALUATION_ROWS,
     c_index_entries,
     metrics_entries,
     pooled_concordance,
@@ -40,7 +41,7 @@ from tasks.survival.concordance import Concordance
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import PooledCurves, pool_curves, risk_cuts
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
-from tasks.survival.evaluation_plan import evaluation_plan
+from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, evaluation_plan
 from tasks.survival.messages import (
     EVALUATE,
     TRAIN,
@@ -181,7 +182,7 @@ class SurvivalFedAvg(DPFedAvg):
         result = super().start(
             grid=exchange,
             initial_arrays=initial_arrays,
-            num_rounds=num_rounds or self.config.rounds,
+            num_rounds=self.config.rounds if num_rounds is None else num_rounds,
             timeout=timeout,
             train_config=config,
             evaluate_config=config if evaluate_config is None else evaluate_config,
@@ -347,6 +348,8 @@ class SurvivalFedAvg(DPFedAvg):
                 self.final |= c_index_entries(self.metrics.antolini, rows=rows)
                 self._diagnose(self.metrics.antolini)
             self.diagnostics += self.metrics.collapse_signs(self._c_index)
+        elif self.kind == "time-dependent":  # whose C-index is one of the metrics
+            self.final["c-index-reason"] = FOLLOW_UP_TOO_SHORT
         self.final |= metrics_entries(self.metrics)
         return self.curves
 
@@ -361,7 +364,9 @@ class SurvivalFedAvg(DPFedAvg):
         arrays = super().check_update(reply, sent)
         try:
             metrics = next(iter(reply.content.metric_records.values()))
-            rows, _, _, evaluation = TrainReply.read_metrics(metrics)
+            rows, _, _, evaluation = TrainReply.read_metrics(
+                metrics, tied_twice=self.kind != "proportional-hazards"
+            )
         except MalformedReply as error:
             raise SiteFault(MALFORMED, str(error)) from None
         self._refuse_other_rows(reply, rows, evaluation)
@@ -387,7 +392,9 @@ class SurvivalFedAvg(DPFedAvg):
 
     def _read_evaluation(self, reply_message: Message) -> EvaluateReply:
         reply = EvaluateReply.from_record(
-            reply_message.content, time_dependent=self.kind == "time-dependent"
+            reply_message.content,
+            time_dependent=self.kind == "time-dependent",
+            tied_twice=self.kind != "proportional-hazards",
         )
         try:
             self._refuse_other_rows(reply_message, reply.num_examples, reply.evaluation)
@@ -419,8 +426,9 @@ class SurvivalFedAvg(DPFedAvg):
         """Look at the final model's C-index; say why it, or its interval, does not exist."""
         assert self._risk_moments is not None, "aggregate_evaluate comes first"
         self._c_index = result
-        if result.reason and any(part.rows for part in self._evaluations):
-            self.final["c-index-reason"] = result.reason
+        evaluated = any(part.rows for part in self._evaluations)
+        if result.reason:
+            self.final["c-index-reason"] = result.reason if evaluated else NO_EVALUATION_ROWS
         self.diagnostics += signs_of_collapse(result, self._evaluations, self._risk_moments)
 
     def _complete_record(self, evaluation: dict[str, Any]) -> None:

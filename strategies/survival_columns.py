@@ -172,7 +172,13 @@ def _common_column(
         return ColumnEncoding(name)
     union = sorted({c for fact in facts.values() for c in fact.columns[place].categories})
     if not 0 < len(union) <= MOST_CATEGORIES:
-        many = f"{len(union)} categories; at most {MOST_CATEGORIES} are allowed"
+        told_by = {site: len(set(f.columns[place].categories)) for site, f in facts.items()}
+        most = sorted(told_by, key=lambda site: -told_by[site])[:_MOST_NAMED]
+        many = (
+            f"{len(union)} categories; at most {MOST_CATEGORIES} are allowed (most of them: "
+            + ", ".join(f"{told_by[site]} at {site}" for site in most)
+            + ")"
+        )
         none = "text of which no value is held by survival.privacy-level rows of any site"
         raise Refused(
             [

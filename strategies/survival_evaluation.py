@@ -19,6 +19,8 @@ from tasks.survival.survival_metrics import (
 
 Entries = dict[str, int | float | str]
 
+NO_EVALUATION_ROWS = "no-evaluation-rows"
+
 _ANTOLINI = "antolini-c-index"
 
 
@@ -44,12 +46,12 @@ def signs_of_collapse(
     result: Concordance, evaluations: Sequence[EvaluationSums], risk: FeatureMoments
 ) -> tuple[str, ...]:
     """Signs that the model predicts the same for everybody; none if no site has evaluated it."""
-    evaluated = [part for part in evaluations if part.rows]
-    if not evaluated:
+    if not any(part.rows for part in evaluations):
         return ()
+    compared = [part for part in evaluations if part.rows > 1]
     return collapse(
         result,
-        identical_across_samples=all(part.identical for part in evaluated),
+        identical_across_samples=bool(compared) and all(part.identical for part in compared),
         spread=math.sqrt(float(risk.m2[0]) / risk.count),
     )
 

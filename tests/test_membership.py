@@ -128,8 +128,13 @@ def test_a_node_that_answers_something_else_is_refused(content: RecordDict) -> N
 def test_an_introduction_that_no_site_would_send_is_malformed(field: str, value: object) -> None:
     content = hello("b")
     content.config_records["hello"][field] = value  # type: ignore[assignment]
-    (fault,) = refusal({5: hello("a"), 6: content, 7: hello("c")})
+    exchange, names = introduced({5: hello("a"), 6: content, 7: hello("c")})
+    assert names == ["a", "c"]  # the others go on
+    (fault,) = map(str, exchange.faults)
     assert fault.startswith("node-6: hello: malformed reply: ")
+    few, again = refusal({5: hello("a"), 6: content, 7: hello("c")}, min_sites=3)
+    assert few == "2 sites can take part, min-sites is 3"
+    assert again == fault
     assert field in fault
     assert "other code" not in fault
     assert fault.isprintable()
@@ -139,8 +144,10 @@ def test_an_introduction_that_no_site_would_send_is_malformed(field: str, value:
 def test_keys_that_are_no_bytes_are_malformed() -> None:
     content = hello("b")
     content["keys"] = ConfigRecord({"bundle": "text"})
-    (fault,) = refusal({5: hello("a"), 6: content, 7: hello("c")})
-    assert fault == "node-6: hello: malformed reply: keys: must be bytes"
+    exchange, _ = introduced({5: hello("a"), 6: content, 7: hello("c")})
+    assert list(map(str, exchange.faults)) == [
+        "node-6: hello: malformed reply: keys: must be bytes"
+    ]
 
 
 def test_what_a_site_says_of_its_fault_cannot_reach_into_the_log(

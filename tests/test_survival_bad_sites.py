@@ -229,6 +229,10 @@ def test_an_update_that_training_cannot_make_is_set_aside(
         ("evaluated-rows", 1e300),
         ("identical-predictions", 7),
         ("concordance-b", 1e12),
+        ("concordance-aa", 1e12),
+        ("concordance-ab", 1e12),
+        ("concordance-bb", 1e12),
+        ("concordance-bb", 1e-3),
         ("loss", float("nan")),
         ("loss", float("inf")),
         ("loss", [1.0]),
@@ -243,7 +247,7 @@ def test_metrics_that_are_not_the_sites_are_malformed(
     assert result.summary["status"] == "ok"
     faults = faults_of(result)
     assert len(faults) == 3
-    assert all(key in fault for fault in faults)
+    assert all(key.removesuffix("-ab").removesuffix("-bb")[:12] in fault for fault in faults)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +261,10 @@ def test_metrics_that_are_not_the_sites_are_malformed(
         (CURVES, with_array("curves", lambda a: a + 1e9, only="survival_sum")),
         (CURVES, with_array("curves", lambda a: a + 0.5, only="rows")),
         (CURVES, with_array("curves", lambda a: a + 1e9, only="events")),
+        (EVALUATE, with_value("metrics", "concordance-aa", 1e12)),
+        (EVALUATE, with_value("metrics", "concordance-bb", 1e12)),
+        # More evaluation rows than stated first, and sums that so many rows may have.
+        (CURVES, with_array("metric-sums", lambda a: a * np.r_[2, a[1:] * 0 + 1], only="brier")),
     ],
 )
 def test_sums_that_no_rows_have_are_malformed(tmp_path: Path, kind: str, tamper: Tamper) -> None:
@@ -264,6 +272,37 @@ def test_sums_that_no_rows_have_are_malformed(tmp_path: Path, kind: str, tamper:
     assert result.summary["status"] == "ok"
     (fault,) = faults_of(result)
     assert "another form" in fault
+
+
+@pytest.mark.parametrize("model", ["CoxPH", "LogisticHazard"])
+def test_more_pairs_than_rows_have_are_refused_by_the_kind_of_pair(
+    tmp_path: Path, model: str
+) -> None:
+    """Antolini's pairs may count twice, Harrell's may not."""
+
+    def half_more(content: RecordDict) -> RecordDict:
+        metrics = content.metric_records["metrics"]
+        rows = cast(int, metrics["evaluated-rows"])
+        pairs = 0.75 * rows * (rows - 1)
+        each = 2 * pairs / rows
+        for name in ("a", "b"):
+            metrics[f"concordance-{name}"] = pairs
+        for name in ("aa", "ab", "bb"):
+            metrics[f"concordance-{name}"] = rows * each**2
+        return content
+
+    result = run(tmp_path, EVALUATE, half_more, survival__model=model)
+    assert result.summary["status"] == "ok"
+    assert len(faults_of(result)) == (1 if model == "CoxPH" else 0)
+
+
+@pytest.mark.parametrize("key", ["site", "fault-code", "fault-reasons"])
+def test_a_site_that_cannot_say_who_it_is_does_not_end_the_run(tmp_path: Path, key: str) -> None:
+    result = run(tmp_path, HELLO, with_value("hello", key, 5))
+    assert result.summary["status"] == "ok"
+    (fault,) = result.summary["faults"]
+    assert key in fault
+    assert result.summary["n-sites"] == 3
 
 
 def test_a_site_that_stays_late_is_left_out(tmp_path: Path) -> None:
@@ -300,6 +339,30 @@ def test_a_model_that_never_moved_is_told(tmp_path: Path) -> None:
 def test_a_horizon_before_every_event_is_told(tmp_path: Path) -> None:
     assert "no_events_before_horizon" in own(tmp_path, horizon=1e-9)
     assert "no_events_before_horizon" not in own(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reason"),
+    [
+        ("CoxPH", {"test_fraction": 0.0}, "no-evaluation-rows"),
+        ("LogisticHazard", {"test_fraction": 0.05}, "no-evaluation-rows"),
+        ("CoxTime", {"test_fraction": 0.0}, "no-evaluation-rows"),
+        ("CoxTime", {"test_fraction": 0.9}, "follow-up-too-short"),
+    ],
+)
+def test_a_c_index_that_does_not_exist_has_a_reason(
+    tmp_path: Path, model: str, settings: Config, reason: str
+) -> None:
+    config = {f"survival.{key.replace('_', '-')}": value for key, value in settings.items()}
+    frames = [patients(60, seed=i) for i in range(3)]
+    result = simulate(
+        "survival",
+        sites=frames,
+        config={**SETTINGS, "run-dir": str(tmp_path), "survival.model": model, **config},
+    )
+    assert result.summary["status"] == "ok"
+    assert "c-index" not in result.summary
+    assert result.summary["c-index-reason"] == reason
 
 
 def test_the_ledger_names_what_messages_hold(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def _interval(line: Mapping[str, Any]) -> str:
 _REASONS = {
     "no-comparable-pairs": "no two evaluation rows of a site can be compared",
     "c-index-at-boundary": "the C-index is 0 or 1",
+    "no-evaluation-rows": "no site has privacy-level evaluation rows",
+    "follow-up-too-short": "the follow-up is too short for the metrics of a time-dependent model",
     "no-variance": "every row has the same share of concordant pairs",
 }
 

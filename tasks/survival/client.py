@@ -16,7 +16,7 @@ from tasks.privacy.mechanisms import noise_source
 from tasks.privacy.update import privatize
 from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
-from tasks.survival.concordance import ConcordanceSums, identical_predictions
+from tasks.survival.concordance import ConcordanceSums
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
 from tasks.survival.curves_messages import CurvesReply, CurvesRequest
@@ -50,7 +50,12 @@ from tasks.survival.set_up_messages import (
     SurvivalFacts,
 )
 from tasks.survival.site_columns import SiteColumns
-from tasks.survival.site_evaluation import concordance_sums, metric_sums, risk_set_sums
+from tasks.survival.site_evaluation import (
+    concordance_sums,
+    has_identical_predictions,
+    metric_sums,
+    risk_set_sums,
+)
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.survival_metrics import SurvivalMetricsSums
 from tasks.survival.training import train as train_locally
@@ -294,7 +299,8 @@ def _evaluate(
     risk = _predictions(model, site, standardizer, rows)
     inputs = standardizer.apply(rows.features)
     sums = concordance_sums(model, inputs, rows, risk, cuts=cuts)
-    return EvaluationSums(sums, rows=len(rows), identical=identical_predictions(risk))
+    identical = has_identical_predictions(model, inputs, risk, cuts=cuts)
+    return EvaluationSums(sums, rows=len(rows), identical=identical)
 
 
 def _metrics(

@@ -121,6 +121,30 @@ class ConcordanceSums:
         return cls(*values.tolist())
 
 
+def impossible_sums(sums: ConcordanceSums, *, rows: float | None = None) -> bool:
+    """Whether squares are not those of pair counts with these sums, ``0 <= a_i <= b_i``.
+
+    Parameters
+    ----------
+    sums : ConcordanceSums
+        That came from elsewhere.
+    rows : float, optional
+        Rows behind them: then squares that are too small for so many are impossible, too.
+    """
+    root_aa, root_bb, rounded = math.sqrt(sums.aa), math.sqrt(sums.bb), 1 + 1e-9
+    if (
+        root_bb > 2 * sums.b * rounded
+        or root_aa > min(root_bb, 2 * sums.a) * rounded
+        or sums.ab > root_aa * root_bb * rounded
+        or sums.aa > sums.ab * rounded
+    ):
+        return True
+    if rows is None:
+        return False
+    most = math.sqrt(rows) * rounded
+    return 2 * sums.b > root_bb * most or 2 * sums.a > root_aa * most
+
+
 @dataclass(frozen=True)
 class Concordance:
     """Pooled concordance with its confidence interval.

@@ -15,6 +15,7 @@ leave before and after.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -65,7 +66,7 @@ def evaluation_borders(
     parts.append(leaving.size)
     merged = [
         start + group_borders(leaving[start:stop], least=least)[:-1]
-        for start, stop in zip(parts[:-1], parts[1:], strict=True)
+        for start, stop in itertools.pairwise(parts)
     ]
     return np.append(np.concatenate(merged), leaving.size)
 

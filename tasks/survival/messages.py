@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.site.reply_fields import MalformedReply, count, number, reals
-from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.concordance import ConcordanceSums, impossible_sums
 from tasks.survival.encoding import FeatureEncoding
 from tasks.survival.risk_sets import LINEAR_PREDICTOR_BOUND, RiskSetSums
 from tasks.survival.standardization import FeatureMoments, Standardizer
@@ -128,15 +128,22 @@ class EvaluationSums:
         return {**sums, "evaluated-rows": self.rows, "identical-predictions": int(self.identical)}
 
     @classmethod
-    def from_metrics(cls, metrics: MetricRecord) -> EvaluationSums:
-        """Read the entries of a MetricRecord; raises ValueError or KeyError if malformed."""
+    def from_metrics(cls, metrics: MetricRecord, *, tied_twice: bool = True) -> EvaluationSums:
+        """Read the entries of a MetricRecord; raises ValueError or KeyError if malformed.
+
+        With `tied_twice` pairs at one time count twice, as Antolini's do.
+        """
         sums = {name: number(metrics, f"concordance-{name}") for name in _SUMS}
         if count(metrics, "identical-predictions") > 1:
             raise MalformedReply("identical-predictions: must be 0 or 1")
         rows = count(metrics, "evaluated-rows")
-        if sums["b"] > rows * (rows - 1):  # Antolini's counts pairs at one time twice
-            raise MalformedReply("concordance-b: must be at most twice the pairs of evaluated-rows")
-        return cls(ConcordanceSums(**sums), rows, bool(metrics["identical-predictions"]))
+        if sums["b"] > rows * (rows - 1) / (1 if tied_twice else 2):
+            most = "twice the pairs" if tied_twice else "the pairs"
+            raise MalformedReply(f"concordance-b: must be at most {most} of evaluated-rows")
+        concordance = ConcordanceSums(**sums)
+        if impossible_sums(concordance, rows=rows):
+            raise MalformedReply("concordance-aa, -ab, -bb: must be sums of squares of pair counts")
+        return cls(concordance, rows, bool(metrics["identical-predictions"]))
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,9 @@ class TrainReply:
         )
 
     @staticmethod
-    def read_metrics(metrics: MetricRecord) -> tuple[int, float, int, EvaluationSums]:
+    def read_metrics(
+        metrics: MetricRecord, *, tied_twice: bool = True
+    ) -> tuple[int, float, int, EvaluationSums]:
         """Return rows, loss, steps and evaluation; raises ValueError if they are malformed.
 
         The model itself is checked against the one that was sent:
@@ -192,7 +201,7 @@ class TrainReply:
             count(metrics, "num-examples", least=1),
             number(metrics, "loss"),
             count(metrics, "loss-steps"),
-            EvaluationSums.from_metrics(metrics),
+            EvaluationSums.from_metrics(metrics, tied_twice=tied_twice),
         )
 
 
@@ -222,10 +231,13 @@ class EvaluateReply:
         return RecordDict({"metrics": MetricRecord(metrics), "risk-sets": to_array_record(arrays)})
 
     @classmethod
-    def from_record(cls, content: RecordDict, *, time_dependent: bool = False) -> EvaluateReply:
+    def from_record(
+        cls, content: RecordDict, *, time_dependent: bool = False, tied_twice: bool = True
+    ) -> EvaluateReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed.
 
-        Where the relative hazard is `time_dependent`, the weights at risk may grow with time.
+        For `tied_twice` see `EvaluationSums.from_metrics`. Where the relative hazard is
+        `time_dependent`, the weights at risk may grow with time.
         """
         metrics = content.metric_records["metrics"]
         arrays = from_array_record(content.array_records["risk-sets"])
@@ -234,7 +246,7 @@ class EvaluateReply:
         _refuse_impossible_risk_sets(risk_sets, n_rows, time_dependent=time_dependent)
         return cls(
             num_examples=n_rows,
-            evaluation=EvaluationSums.from_metrics(metrics),
+            evaluation=EvaluationSums.from_metrics(metrics, tied_twice=tied_twice),
             risk_sets=risk_sets,
             risk_moments=FeatureMoments(
                 n_rows, reals(arrays, "risk-mean"), reals(arrays, "risk-m2")

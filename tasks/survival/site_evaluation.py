@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from tasks.survival.antolini import antolini_sums
 from tasks.survival.baseline import BaselineHazard
-from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.concordance import ConcordanceSums, identical_predictions
 from tasks.survival.data import SurvivalData
 from tasks.survival.evaluation_plan import EvaluationPlan
 from tasks.survival.label_cuts import subdivided
-from tasks.survival.models import CoxTime, SurvivalModel
+from tasks.survival.models import SurvivalModel, TimeDependent
 from tasks.survival.risk_sets import FloatArray, RiskSetSums
 from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 
@@ -35,7 +35,7 @@ def risk_set_sums(
     grid : ndarray, shape (bins + 1,)
         Time grid.
     """
-    if isinstance(model, CoxTime):
+    if isinstance(model, TimeDependent):
         log_hazard = model.log_hazard(inputs, grid)
         return RiskSetSums.of_time_dependent(rows.time, rows.event, log_hazard, grid=grid)
     predictor = np.zeros(len(rows)) if model.kind == "discrete" else risk
@@ -56,6 +56,25 @@ def concordance_sums(
         return ConcordanceSums()
     grid = subdivided(cuts)
     return antolini_sums(rows.time, rows.event, model.survival(inputs, grid), grid=grid)
+
+
+def has_identical_predictions(
+    model: SurvivalModel, inputs: Inputs, risk: FloatArray, *, cuts: FloatArray
+) -> bool:
+    """Whether all rows have the same prediction; arguments as of `risk_set_sums`.
+
+    One number a row is not all that a model predicts whose curves may cross: its curves, or
+    hazards, at the cuts are compared.
+    """
+    if not identical_predictions(risk):
+        return False
+    if isinstance(model, TimeDependent):
+        values = model.log_hazard(inputs, cuts)
+    elif model.kind == "discrete":
+        values = model.survival(inputs, cuts)
+    else:
+        return True
+    return bool((values == values[:1]).all())
 
 
 def metric_sums(

@@ -7,7 +7,6 @@ the setting of `tasks.survival.evaluation_plan`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +16,12 @@ import numpy.typing as npt
 from tasks.survival.antolini import antolini_sums
 from tasks.survival.brier import BrierScores, BrierSums, brier_scores
 from tasks.survival.calibration import Calibration, CalibrationSums, calibration
-from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
+from tasks.survival.concordance import (
+    Concordance,
+    ConcordanceSums,
+    concordance,
+    impossible_sums,
+)
 from tasks.survival.estimate import Estimate
 from tasks.survival.evaluation_plan import EvaluationPlan
 from tasks.survival.risk_sets import FloatArray
@@ -202,10 +206,10 @@ class SurvivalMetricsSums:
                 arrays["calibration"], bins=plan.cuts.size + 1, cells=plan.calibration_at
             ),
         )
-        sums._refuse_impossible(plan)
+        sums._refuseimpossible_sums(plan)
         return sums
 
-    def _refuse_impossible(self, plan: EvaluationPlan) -> None:
+    def _refuseimpossible_sums(self, plan: EvaluationPlan) -> None:
         rows, weight = self.rows, plan.largest_weight
         faults = []
         if rows != np.floor(rows):
@@ -216,11 +220,11 @@ class SurvivalMetricsSums:
             own: ConcordanceSums = getattr(self, name)
             if own.b > most_weight * most_pairs * _ROUNDED:
                 faults.append(f"{name}: more pairs than the rows have")
-            elif _impossible(own):
+            elif impossible_sums(own):
                 faults.append(f"{name}: squares beyond those of any rows")
         if (self.auc.b > weight * rows**2 / 4 * _ROUNDED).any():
             faults.append("auc: more pairs than the rows have")
-        if any(_impossible(self.auc.at(k)) for k in range(plan.at.size)):
+        if any(impossible_sums(self.auc.at(k)) for k in range(plan.at.size)):
             faults.append("auc: squares beyond those of any rows")
         brier = self.brier
         if max(brier.score.max(), brier.reference.max()) > weight * rows * _ROUNDED or (
@@ -356,16 +360,6 @@ def survival_metrics(
         brier=brier_scores(sums.brier, confidence_level),
         calibration=calibration(sums.calibration, confidence_level),
         calibration_time=float(plan.grid[plan.calibration_at]),
-    )
-
-
-def _impossible(sums: ConcordanceSums) -> bool:
-    """Whether squares are not those of pair counts with these sums, ``0 <= a_i <= b_i``."""
-    root_aa, root_bb = math.sqrt(sums.aa), math.sqrt(sums.bb)
-    return (
-        root_bb > 2 * sums.b * _ROUNDED
-        or root_aa > min(root_bb, 2 * sums.a) * _ROUNDED
-        or sums.ab > root_aa * root_bb * _ROUNDED
     )
 
 

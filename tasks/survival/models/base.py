@@ -164,6 +164,21 @@ class SurvivalModel(ABC):
         return np.asarray(output.numpy(), dtype=np.float64)
 
 
+class TimeDependent(SurvivalModel):
+    """A model whose relative hazard depends on time; survival is by a baseline hazard.
+
+    Sites weight their risk sets by its `log_hazard` at each time of the grid.
+    """
+
+    kind: ClassVar[Kind] = "time-dependent"
+
+    @abstractmethod
+    def log_hazard(
+        self, features: NDArray[np.float32], times: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Log relative hazard of each row at each time, shape (n, m)."""
+
+
 def perceptron(
     n_inputs: int,
     hidden_layers: Sequence[int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.survival import model_names as names
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.models.base import SurvivalModel
+from tasks.survival.models.base import Kind, SurvivalModel, TimeDependent
 
 
 def _unit_interval() -> NDArray[np.float64]:
@@ -166,7 +166,35 @@ def build(
         raise ValueError("; ".join(faults))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _BUILDERS[name](design)
+        return _built(name, design)
+
+
+def _built(name: str, design: Design) -> SurvivalModel:
+    """Return what a builder makes, or raise ValueError with what is wrong with it."""
+    label = f"model {name!r}:"
+    try:
+        model: object = _BUILDERS[name](design)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{label} its builder has failed ({said})") from error
+    if not isinstance(model, SurvivalModel):
+        raise ValueError(f"{label} its builder returns {type(model).__name__}, no SurvivalModel")
+    kind = getattr(model, "kind", None)
+    if kind not in get_args(Kind):
+        raise ValueError(f"{label} its kind is {kind!r}; allowed: {', '.join(get_args(Kind))}")
+    if kind == "time-dependent" and not isinstance(model, TimeDependent):
+        raise ValueError(f"{label} of kind time-dependent, it must be a subclass of TimeDependent")
+    if not list(model.network.parameters()):
+        raise ValueError(f"{label} its network has nothing to train")
+    rows = np.zeros((2, design.n_features), dtype=np.float32)
+    try:
+        shape = np.shape(model.risk(rows))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{label} it gives no risk of two rows ({said})") from error
+    if shape != (2,):
+        raise ValueError(f"{label} the risk of two rows has shape {shape}; allowed: (2,)")
+    return model
 
 
 def build_configured(

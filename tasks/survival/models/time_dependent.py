@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.label_cuts import between_points
-from tasks.survival.models.base import Batch, Kind, SurvivalModel, needed, perceptron
+from tasks.survival.models.base import Batch, TimeDependent, needed, perceptron
 from tasks.survival.models.case_control import case_control_loss, draw_controls, has_controls
 from tasks.survival.models.registry import Design, register
 from tasks.survival.risk_sets import hazard_ratio
@@ -19,7 +19,7 @@ from tasks.survival.risk_sets import hazard_ratio
 _MOST_INPUTS = 1 << 18  # rows times grid points that go through the network together
 
 
-class CoxTime(SurvivalModel):
+class CoxTime(TimeDependent):
     """Log relative hazard g(t, x) by a network, trained by case and control [1]_.
 
     Time is one more input. It is standardized by the horizon, which is public, and not by rows:
@@ -42,8 +42,6 @@ class CoxTime(SurvivalModel):
     .. [1] H. Kvamme, O. Borgan, I. Scheel, Time-to-event prediction with neural networks and Cox
        regression, JMLR 20:129 (2019), section 3.3.
     """
-
-    kind: ClassVar[Kind] = "time-dependent"
 
     def __init__(
         self, network: nn.Module, *, horizon: float, risk_time: float, controls: int = 1
