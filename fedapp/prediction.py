@@ -24,7 +24,8 @@ def predict_file(run: Path, data: Path, *, times: Sequence[float] = ()) -> pd.Da
     data : Path
         CSV or Parquet file with the model's feature columns; others are ignored.
     times : sequence of float
-        Times at which survival is wanted, within the model's time grid; default its quartiles.
+        Times at which survival is wanted, within the model's time grid, each once; default its
+        quartiles.
 
     Returns
     -------
@@ -43,7 +44,7 @@ def predict_file(run: Path, data: Path, *, times: Sequence[float] = ()) -> pd.Da
     except SiteFault as fault:
         raise ValueError(str(fault)) from None
     grid = predictor.baseline.horizon
-    chosen = list(times) or [grid / 4, grid / 2, 3 * grid / 4]
+    chosen = list(dict.fromkeys(times)) or [grid / 4, grid / 2, 3 * grid / 4]
     survival = predictor.survival(frame, chosen)
     columns = {f"survival({_shown(time)})": survival[:, k] for k, time in enumerate(chosen)}
     return pd.DataFrame({"risk": np.asarray(predictor.risk(frame)), **columns})

@@ -171,11 +171,15 @@ def _tell(summary: Mapping[str, Any]) -> None:
         )
     for sign in summary["diagnostics"]:
         log(WARNING, "the model is of little use: %s", sign)
+    unseen = summary.get("noise-to-signal-unbounded", 0)
     if "noise-to-signal-median" in summary:
         log(
             INFO,
-            "noise to signal, as the server estimates it: median %.2f, largest %.2f",
+            "noise to signal, as the server estimates it: median %.2f, largest %.2f%s",
             summary["noise-to-signal-median"],
             summary["noise-to-signal-max"],
+            f", of the rest; unbounded for {unseen} updates" if unseen else "",
         )
+    elif unseen:
+        log(INFO, "noise to signal: unbounded for all %d updates", unseen)
     log(INFO, "%s", summary["privacy"])

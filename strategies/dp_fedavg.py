@@ -192,6 +192,7 @@ class DPFedAvg(FedAvg):
         if num_rounds < 1:
             raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 1")
         self._num_rounds, self._timeout = num_rounds, timeout
+        self.noise_to_signal, self.shortfalls, self._lateness = {}, {}, Lateness()
         return super().start(
             grid=Exchange.around(grid, timeout=timeout, disclosures=self.disclosures),
             initial_arrays=initial_arrays,

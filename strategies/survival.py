@@ -148,6 +148,12 @@ class SurvivalFedAvg(DPFedAvg):
         self.sites = dict(sites or {})
         self.seed = seed
         self.on_round = on_round or (lambda record: None)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget the run before: nothing of its model, cuts and results is of another one."""
+        for cached in ("label_cuts", "_initial_model"):
+            self.__dict__.pop(cached, None)
         self.statistics: PooledStatistics | None = None
         self.baseline: BaselineHazard | None = None
         self.curves: PooledCurves | None = None
@@ -157,7 +163,7 @@ class SurvivalFedAvg(DPFedAvg):
         self.metrics: SurvivalMetrics | None = None
         self._risk_moments: FeatureMoments | None = None
         self._evaluations: list[EvaluationSums] = []
-        self._c_index = pooled_concordance([], config.confidence_level)
+        self._c_index = pooled_concordance([], self.config.confidence_level)
 
     def start(
         self,
@@ -170,6 +176,7 @@ class SurvivalFedAvg(DPFedAvg):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run all steps; arguments as of Flower's ``start``, those left out are made here."""
+        self._begin()
         exchange = Exchange.around(grid, timeout=timeout, disclosures=SURVIVAL_DISCLOSURES)
         statistics = self.gather_statistics(exchange)
         config = TrainConfig(
@@ -178,7 +185,8 @@ class SurvivalFedAvg(DPFedAvg):
             label_cuts=self.label_cuts,
         ).to_config()
         config.update(train_config or {})
-        initial_arrays = initial_arrays or self.initial_arrays()
+        if initial_arrays is None:
+            initial_arrays = self.initial_arrays()
         result = super().start(
             grid=exchange,
             initial_arrays=initial_arrays,

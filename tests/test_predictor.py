@@ -10,15 +10,19 @@ import sys
 import threading
 import zipfile
 from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp.simulation import simulate
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.models import arrays_of, build
 from tasks.survival.predictor import Architecture, SurvivalPredictor
 from tasks.survival.standardization import Standardizer
+from tests.patients import patients
 
 GRADES = {"I": 1, "II": 2, "III": 3}
 
@@ -321,3 +325,19 @@ def test_a_file_of_version_1_is_read(predictor, frame, tmp_path):
     np.savez(path, **members)
     read = SurvivalPredictor.load(path)
     np.testing.assert_array_equal(read.survival(frame, [1, 2]), predictor.survival(frame, [1, 2]))
+
+
+def test_numbers_that_train_are_numbers_that_predict(tmp_path: Path) -> None:
+    """Columns of objects: decimals, and numpy's truth values."""
+    frames = [patients(40, seed=seed) for seed in range(2)]
+    for frame in frames:
+        frame["x1"] = [Decimal(str(round(value, 3))) for value in frame["x1"]]
+        frame["x2"] = np.array([np.bool_(value > 0) for value in frame["x2"]], dtype=object)
+    config = {"survival.rounds": 1, "report": False, "run-dir": str(tmp_path)}
+    result = simulate("survival", sites=frames, config=config)
+    assert result.summary["status"] == "ok"
+    predictor = SurvivalPredictor.load(result.run_folder / "model.npz")
+    plain = frames[0].assign(
+        x1=frames[0]["x1"].astype(float), x2=frames[0]["x2"].astype(bool).astype(float)
+    )
+    np.testing.assert_array_equal(predictor.risk(frames[0]), predictor.risk(plain))

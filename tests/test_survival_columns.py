@@ -118,6 +118,7 @@ def test_declared_categories_are_read() -> None:
         ("grade=I", "'grade' must have two categories or more"),
         ("grade=I,,II", "none of them empty"),
         ("grade=I<II,III", "'grade' must have either"),
+        ("arm=a=b,c", "'arm' must have categories without '='"),
         ("grade=I,II,I", "'grade' must name each category once: I"),
         ("a=1,2;a=3,4", "'a' is declared more than once"),
         (f"a=1,{'x' * 101}", "of 100 characters"),

@@ -4,10 +4,12 @@ Rows are put into bins by public cuts on their predicted probability of an event
 horizon. A site sums the predictions of a bin and counts its rows at risk and events by cell of
 the time grid, merged until privacy-level rows of the bin leave in each. Bins with fewer rows are
 taken together as a remainder, which counts in what is of all rows, and in no bin; so that it has
-privacy-level rows, too, the smallest other bin joins it if need be. The last cell ends at the
-horizon: the rows at risk there are those that stay beyond it, a sum over all rows of the bin, and
-so is the number of events where too few leave for more than one cell. The server sets the mean prediction beside the Kaplan-Meier estimate of
-the pooled counts, with Greenwood's variance and an interval on the log(-log) scale.
+privacy-level rows, too, the smallest other bin joins it if need be.
+
+The last cell ends at the horizon: the rows at risk there are those that stay beyond it, a sum over
+all rows of the bin, and so is the number of events where too few leave for more than one cell. The
+server sets the mean prediction beside the Kaplan-Meier estimate of the pooled counts, with
+Greenwood's variance and an interval on the log(-log) scale.
 """
 
 from __future__ import annotations

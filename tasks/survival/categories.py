@@ -66,6 +66,8 @@ def parse_categories(text: str) -> dict[str, DeclaredCategories]:
             found.append('must have either "<" or "," between its categories')
         elif len(names) < 2 or not all(names):
             found.append("must have two categories or more, none of them empty")
+        elif "=" in listed:
+            found.append("must have categories without '=' in their names")
         elif repeated := sorted(name for name, n in Counter(names).items() if n > 1):
             found.append(f"must name each category once: {', '.join(repeated)}")
         elif len(names) > MOST_CATEGORIES or max(map(len, names)) > LONGEST_CATEGORY:

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.categories import category_codes, category_names, ordinal_numbers
 from tasks.survival.encoding import ColumnEncoding, FeatureEncoding
+from tasks.survival.feature_columns import NUMBER_TYPES, number_of
 from tasks.survival.standardization import Standardizer
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ def _column(
 def _number(cell: object, categories: Mapping[str, float]) -> float:
     if isinstance(cell, str):
         return categories.get(cell, np.nan)
-    return float(cell) if isinstance(cell, Real) else np.nan
+    return number_of(cell) if isinstance(cell, NUMBER_TYPES) else np.nan
 
 
 def _read_archive(path: Path) -> dict[str, npt.NDArray[Any]]:
