@@ -35,13 +35,9 @@ from tasks.survival.censoring import CensoringEstimate
 from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
 from tasks.survival.estimate import Estimate
 from tasks.survival.evaluation_plan import EvaluationPlan, evaluation_plan
+from tasks.survival.pooled_metrics import SurvivalMetrics, survival_metrics
 from tasks.survival.risk_sets import RiskSetSums, coarsen, time_grid
-from tasks.survival.survival_metrics import (
-    EvaluationRows,
-    SurvivalMetrics,
-    SurvivalMetricsSums,
-    survival_metrics,
-)
+from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 
 SITES = (-0.4, -0.2, 0.0, 0.2, 0.4)
 """Log hazard of every site at its mean row."""

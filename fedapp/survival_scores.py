@@ -20,14 +20,10 @@ from tasks.survival.concordance import (
 from tasks.survival.data import SurvivalData, read_survival_data
 from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, evaluation_plan
 from tasks.survival.label_cuts import subdivided
+from tasks.survival.pooled_metrics import SurvivalMetrics, survival_metrics
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import FloatArray, RiskSetSums
-from tasks.survival.survival_metrics import (
-    EvaluationRows,
-    SurvivalMetrics,
-    SurvivalMetricsSums,
-    survival_metrics,
-)
+from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 
 PROPORTIONAL_HAZARDS, DISCRETE = "proportional-hazards", "discrete"
 HARRELL, ANTOLINI = "harrell", "antolini"

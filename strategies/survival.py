@@ -53,10 +53,10 @@ from tasks.survival.messages import (
     to_array_record,
 )
 from tasks.survival.models import Kind, SurvivalModel, arrays_of
+from tasks.survival.pooled_metrics import SurvivalMetrics
 from tasks.survival.risk_sets import time_grid
 from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, StatisticsRequest
 from tasks.survival.standardization import FeatureMoments
-from tasks.survival.survival_metrics import SurvivalMetrics
 
 SURVIVAL_DISCLOSURES = {
     STATISTICS: Disclosure("statistics", StatisticsRequest.reveals, StatisticsReply.reveals),

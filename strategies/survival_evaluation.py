@@ -10,12 +10,9 @@ from operator import add
 from tasks.survival.concordance import Concordance, ConcordanceSums, collapse, concordance
 from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, EvaluationPlan
 from tasks.survival.messages import EvaluationSums
+from tasks.survival.pooled_metrics import SurvivalMetrics, survival_metrics
 from tasks.survival.standardization import FeatureMoments
-from tasks.survival.survival_metrics import (
-    SurvivalMetrics,
-    SurvivalMetricsSums,
-    survival_metrics,
-)
+from tasks.survival.survival_metrics import SurvivalMetricsSums
 
 Entries = dict[str, int | float | str]
 

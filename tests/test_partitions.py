@@ -122,6 +122,7 @@ def test_natural_sites_are_the_values_of_a_column() -> None:
     [
         (partition("natural"), 5, 'column "hospital" has 3 values.*run with num-sites = 3'),
         (Partition("natural"), 3, "needs partition-column"),
+        (Partition("natural", column="event", event="event"), 2, "times or events, which cannot"),
         (Partition("natural", column="ward"), 3, 'column "ward".*is missing'),
         (Partition("time-non-iid", time="days"), 3, 'column "days".*is missing'),
         (Partition("halves"), 3, '"halves" must be one of: iid, random'),

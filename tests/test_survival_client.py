@@ -117,3 +117,14 @@ def test_curves_are_those_of_the_training_rows(
     assert sent.rows.sum() == len(training)
     for name in ("rows", "survival_sum", "at_risk_count", "events"):
         np.testing.assert_array_equal(getattr(sent, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("clients", [0, -4, 1001, 10**9])
+def test_no_noise_is_divided_by_a_number_of_clients_that_nobody_has(
+    site: SurvivalSite, arrays: Arrays, clients: int
+) -> None:
+    message = message_of("train", site, arrays)
+    message.content.config_records["config"]["num-clients"] = clients
+    with pytest.raises(SiteFault, match="must be 1 to 1000") as caught:
+        client.train(message, site)
+    assert caught.value.code == "unbelievable-clients"

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from tasks.survival.censoring import CensoringEstimate
 from tasks.survival.evaluation_plan import evaluation_plan
 from tasks.survival.merged_times import MergedCensoring, evaluation_borders
+from tasks.survival.pooled_metrics import survival_metrics
 from tasks.survival.risk_sets import RiskSetSums, time_grid
-from tasks.survival.survival_metrics import (
-    EvaluationRows,
-    SurvivalMetricsSums,
-    survival_metrics,
-)
+from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 
 GRID = time_grid(6.0, 64)
 LEVEL = 5

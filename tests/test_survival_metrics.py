@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
@@ -12,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sksurv.metrics import concordance_index_ipcw, cumulative_dynamic_auc, integrated_brier_score
 
+from tasks.survival.brier import BrierScores
 from tasks.survival.censoring import CensoringEstimate
 from tasks.survival.concordance import Concordance, ConcordanceSums, concordance
+from tasks.survival.estimate import Estimate
 from tasks.survival.evaluation_plan import EvaluationPlan, evaluation_plan
+from tasks.survival.pooled_metrics import survival_metrics
 from tasks.survival.risk_sets import RiskSetSums, coarsen, time_grid
-from tasks.survival.survival_metrics import (
-    EvaluationRows,
-    SurvivalMetricsSums,
-    survival_metrics,
-)
+from tasks.survival.survival_metrics import EvaluationRows, SurvivalMetricsSums
 from tests.survival_oracles import grid_rows
 
 
@@ -79,6 +79,14 @@ def test_the_upper_limit_keeps_its_three_bounds():
 @pytest.mark.parametrize("rows", [0, 9])
 def test_too_few_rows_give_no_plan(rows):
     assert plan_of(site_rows(np.random.default_rng(1), rows)) is None
+
+
+def test_ten_rows_are_at_risk_at_the_upper_limit():
+    time = np.arange(1, 21) * 0.25  # one row leaves every other cell
+    counts = RiskSetSums.of(time, np.ones(20, dtype=bool), np.zeros(20), grid=GRID)
+    plan = evaluation_plan(counts, GRID, sites=1, privacy_level=1)
+    assert counts.at_risk_count[plan.upper] == 10
+    assert counts.at_risk_count[plan.upper + 1] < 10
 
 
 def test_what_sites_merge_at_the_end_of_their_follow_up_is_not_used():
@@ -224,6 +232,15 @@ def test_a_right_model_beats_kaplan_meier_and_a_wrong_one_is_named():
     assert wrong.collapse_signs(Concordance(0.7, 0.6, 0.8, 1.0)) == ()
     (sign,) = wrong.collapse_signs(Concordance(0.5, 0.45, 0.55, 1.0))
     assert sign.startswith("worse_than_kaplan_meier: the integrated Brier score 0.")
+
+
+def test_a_model_is_not_called_worse_by_nothing():
+    """All scores are 0 where nobody has left before the upper limit."""
+    metrics = survival_metrics(pooled([site_rows(np.random.default_rng(4), 400)], PLAN), PLAN, 0.95)
+    nothing = Estimate(1e-9)
+    scores = BrierScores((), Estimate(2e-9), nothing, nothing)
+    even = dataclasses.replace(metrics, brier=scores)
+    assert even.collapse_signs(Concordance(0.5, 0.45, 0.55, 1.0)) == ()
 
 
 # Hostile replies ----------------------------------------------------------------------------

@@ -158,6 +158,12 @@ def _dirichlet(
 
 
 def _natural(frame: pd.DataFrame, partition: Partition, sites: int, _: np.random.Generator) -> Rows:
+    if partition.column and partition.column in (partition.time, partition.event):
+        raise SiteFault(
+            "bad-partition",
+            f'partition "natural": partition-column = "{partition.column}" is the column of times '
+            "or events, which cannot name the sites as well",
+        )
     owner = _natural_values(frame, partition.column)
     found = int(owner.max()) + 1
     if found != sites:

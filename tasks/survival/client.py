@@ -329,7 +329,8 @@ def _predictions(
     if not np.isfinite(risk).all():
         raise SiteFault(
             "diverged",
-            "the model has diverged: its predictions are no finite numbers; lower "
+            "the model has diverged, or its network gives no finite numbers for these features: "
+            "its predictions are none; lower "
             f"survival.learning-rate = {site.config.learning_rate:g}, or the noise",
         )
     return risk
