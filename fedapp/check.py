@@ -123,7 +123,8 @@ def _describe_survival_site(node: Mapping[str, Value], config: RunConfig) -> str
     site = prepare_survival_site(node, config)
     return (
         f"{len(site.training)} training rows, {int(site.training.event.sum())} events, "
-        f"{len(site.evaluation)} evaluation rows, {len(site.training.feature_names)} features"
+        f"{len(site.evaluation)} evaluation rows, {len(site.training.feature_names)} features: "
+        f"{some_names(site.training.feature_names)}"
     )
 
 
@@ -145,5 +146,6 @@ def _describe_vertical_site(node: Mapping[str, Value], config: RunConfig) -> str
     table = prepare_vertical_site(node, config).table
     return (
         f"{len(table.ids)} rows, {int(table.is_evaluation.sum())} of them for evaluation, labels "
-        f"of {int(table.owns.sum())}, {len(table.feature_names)} features"
+        f"of {int(table.owns.sum())}, {len(table.feature_names)} features: "
+        f"{some_names(table.feature_names)}"
     )

@@ -89,7 +89,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "task", nargs="?", default="survival", choices=list(run_config.TASK_CONFIGS)
+        "task",
+        nargs="?",
+        choices=list(run_config.TASK_CONFIGS),
+        help="default: the key task of --config or --set, or survival",
     )
     parser.add_argument("--clients", type=int, metavar="N", help="simulated sites")
     parser.add_argument("--data", metavar="FILE", help="CSV or Parquet file to deal to the sites")
@@ -190,7 +193,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     table = predict_file(options.run, options.data, times=_times(options.times))
     if options.out is None:
-        print(table.to_csv(index=False), end="")
+        print(table.to_csv(index=False, float_format="%.6g"), end="")
     else:
         table.to_csv(options.out, index=False)
         print(options.out.resolve())
@@ -221,8 +224,11 @@ def _values(options: argparse.Namespace) -> dict[str, Value]:
         if not separator:
             raise ValueError(f"--set {setting}: must be KEY=VALUE")
         values[key.strip()] = _typed(key.strip(), text.strip())
-    values["task"] = options.task
-    data_key = f"{options.task}.data"
+    task = options.task or values.get("task", run_config.GeneralConfig().task)
+    if values.get("task", task) != task:
+        raise ValueError(f"task = {values['task']!r}: {task} was asked for; name one of them")
+    values["task"] = task
+    data_key = f"{task}.data"
     if options.data is not None:
         values[data_key] = options.data
     if options.clients is not None:
@@ -232,22 +238,25 @@ def _values(options: argparse.Namespace) -> dict[str, Value]:
     values["run-dir"] = str(_here("run-dir", str(values.get("run-dir", "runs"))))
     if data := str(values.get(data_key, "")):
         named = "--data" if options.data is not None else data_key
-        values[data_key] = _found_data(named, data, remote=bool(getattr(options, "superlink", "")))
+        remote = bool(getattr(options, "superlink", ""))
+        values[data_key] = _found_data(named, data, task=str(task), remote=remote)
     return values
 
 
-def _found_data(named: str, data: str, *, remote: bool) -> str:
+def _found_data(named: str, data: str, *, task: str, remote: bool) -> str:
     """Return the absolute path of a file or folder of this machine, or the name of bundled data."""
     from fedapp.site_data import BUNDLED
 
-    if data in BUNDLED:
+    bundled = sorted(name for name, one in BUNDLED.items() if one.task == task)
+    if data in bundled:
         return data
     path = _here(named, data)
     # A SuperLink that is named may be another machine, with other files.
     if path.exists() or (remote and Path(data).is_absolute()):
         return str(path)
     raise ValueError(
-        f"{named} = {data!r}: no such file, and no bundled data set ({', '.join(sorted(BUNDLED))})"
+        f"{named} = {data!r}: no such file, and no bundled data set of this task "
+        f"({', '.join(bundled)})"
     )
 
 

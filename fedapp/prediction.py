@@ -65,6 +65,10 @@ def _model_file(run: Path) -> Path:
         raise ValueError(error) from None
     model = folder.model_path()
     if not model.is_file():
-        status = folder.read().status.get("status", "")
+        record = folder.read()
+        task = str(record.config.get("task", ""))
+        if task not in ("", "survival"):
+            raise ValueError(f"{run}: a run of {task}; predict is for survival models")
+        status = record.status.get("status", "")
         raise ValueError(f"{run}: this run left no model (its status is {status!r})")
     return model

@@ -201,6 +201,8 @@ def _tell(summary: Mapping[str, Any]) -> None:
     if summary.get("ci-degenerate"):
         interval += ", which says nothing: the variance is 0"
     log(INFO, "AUC %.4f (%s)", summary["auc"], interval)
+    for words in cautions(summary):
+        log(WARNING, "%s", words)
     if "auc-roc-glm" in summary:
         log(
             INFO,

@@ -171,7 +171,7 @@ def privacy_of(result: RocGlmResult, config: RocGlmConfig) -> Guarantee:
             exact.insert(1, ROC_GLM_SUMS["one-shot"])
         exact.append("the exact confusion counts")
         if result.plan.is_probability:
-            exact.append("the exact calibration sums (A1)")
+            exact.append("the exact calibration sums")
     if config.estimate_sensitivity:
         exact.append("the sensitivity estimated at each site")
     exact.append("whether all scores lie in [0, 1], and the number of rows left out")

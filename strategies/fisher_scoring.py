@@ -250,7 +250,8 @@ class FisherScoring(WithoutEvaluation):
     def summary(self) -> None:
         """Log how the strategy is set up."""
         log(INFO, "\t├──> Family: %s", self.family)
-        log(INFO, "\t└──> Stops: %s below %g", self.criterion, self.tolerance)
+        size = "relative change of the deviance" if self.criterion == "deviance" else "largest step"
+        log(INFO, "\t└──> Stops: %s below %g", size, self.tolerance)
 
     # What a subclass may change ---------------------------------------------------------------
 

@@ -52,6 +52,19 @@ def test_own_file_by_a_relative_path(
     assert run(tmp_path, "--data", "rows.csv", "--clients", "3") == 0
 
 
+@pytest.mark.parametrize("how", ["--config", "--set"])
+def test_the_task_may_be_a_setting(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text('task = "roc-glm"\n')
+    named = {"--config": str(toml), "--set": "task=roc-glm"}[how]
+    assert main(["check", how, named]) == 0
+    assert "configuration: task roc-glm" in capsys.readouterr().out
+    assert main(["check", "survival", how, named]) == 2
+    assert "task = 'roc-glm': survival was asked for" in capsys.readouterr().err
+
+
 def test_settings_file_and_what_wins(tmp_path: Path) -> None:
     toml = tmp_path / "mine.toml"
     toml.write_text("num-sites = 4\n[survival]\nrounds = 7\ndp-mechanism = 'none'\n")

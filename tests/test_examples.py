@@ -12,6 +12,9 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+
+from fedapp.site_data import BUNDLED
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -78,6 +81,15 @@ def test_vertical_leaf_budget(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.rsplit(",", 1)[0] for line in lines] == told
     losses = [numbers(line)[-1] for line in lines]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_roc_glm_validation(capsys: pytest.CaptureFixture[str]) -> None:
+    *iterations, last = printed("roc_glm_validation.py", capsys).splitlines()
+    deviances = [numbers(line)[-1] for line in iterations[1:]]
+    assert deviances == sorted(deviances, reverse=True)
+    pooled = BUNDLED["breast-cancer"].load()
+    auc = roc_auc_score(pooled["label"], pooled["score"])
+    assert numbers(last)[0] == pytest.approx(auc, abs=0.01)  # cells of the default cut points
 
 
 def test_own_family(capsys: pytest.CaptureFixture[str]) -> None:

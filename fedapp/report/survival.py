@@ -268,7 +268,8 @@ def _curves_caption(run: RunRecord, *, silent_sites: int) -> str:
         words += (
             f"The steps are made of cells of time in which at least {level or 'privacy-level'} "
             "rows of each group leave at every site; within a cell, rows leave and events come in "
-            "the proportions of all groups together"
+            "the proportions of all groups together. The last cell reaches to the end of the grid, "
+            "whether or not anybody was followed that far"
         )
     words += ". Rows censored in a cell count as half at risk in it (actuarial correction)."
     if silent_sites:

@@ -38,12 +38,12 @@ _AFTER_DROP_OUT = (
     "two sums, where both could be opened, is theirs"
 )
 
-# Exact sums under principle A1 that accompany `noisy-scores`, by mode.
+# Exact sums that accompany `noisy-scores`, by mode.
 ROC_GLM_SUMS = {
-    "one-shot": "the exact sums w1 of positives at the thresholds (A1)",
-    "fisher": "the exact sums of score vector and information of every round (A1)",
+    "one-shot": "the exact sums w1 of positives at the thresholds",
+    "fisher": "the exact sums of score vector and information of every round",
 }
-MOMENTS_OF_POSITIVES = "the exact moments of the positives' placement values (A1)"
+MOMENTS_OF_POSITIVES = "the exact moments of the positives' placement values"
 _TRUSTED_POOL = (
     "a site finds its own noisy scores in the pool under which its exact positives are summed; "
     "that the others' are real, the server is trusted"
