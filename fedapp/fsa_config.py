@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedapp import run_config
+from fedapp.fsa_names import (
+    KEYS,
+    ONE_VALUE,
+    WITHOUT_EFFECT,
+    chosen_settings,
+    is_same,
+    option_keys,
+)
 from fedapp.run_config import ConfigError, Value
 from tasks.privacy.mechanisms import EXPONENTIAL, additive_mechanism_faults
 from tasks.survival.differential_privacy import DEFAULTS, NOISE_DRIVERS, warn_of_ignored_settings
@@ -20,83 +24,12 @@ from tasks.survival.differential_privacy import DEFAULTS, NOISE_DRIVERS, warn_of
 OFF = "none"
 """Mechanism that leaves updates as they are."""
 
-KEYS: Mapping[str, str] = {
-    "model": "survival.model",
-    "n_clients": "num-sites",
-    "global_rounds": "survival.rounds",
-    "local_steps": "survival.local-steps",
-    "batch_size": "survival.batch-size",
-    "learning_rate": "survival.learning-rate",
-    "weight_decay": "survival.weight-decay",
-    "hidden_layers": "survival.hidden-layers",
-    "dropout": "survival.dropout",
-    "partition": "survival.partition",
-    "test_size": "survival.test-fraction",
-    "random_state": "seed",
-    **{name: f"survival.{name.replace('_', '-')}" for name in DEFAULTS},
-}
-"""Key of the run configuration that a field stands for."""
-
-ALIASES: Mapping[str, str] = {
-    "model_type": "model",
-    "num_clients": "n_clients",
-    "global_epochs": "global_rounds",
-    "local_epochs": "local_steps",
-    "num_nodes": "hidden_layers",
-    "split_method": "partition",
-    "split_type": "partition",
-    "split_alpha": "dirichlet_alpha",
-    "random_seed": "random_state",
-    "n_samples": "n_rows",
-    "federated_protocol": "protocol",
-    "client_sample_ratio": "client_fraction",
-    "num_sites": "n_clients",
-    "rounds": "global_rounds",
-    "test_fraction": "test_size",
-    "seed": "random_state",
-}
-"""Second names of settings: the other package's, and those of the run configuration."""
-
-ONE_VALUE: Mapping[str, tuple[object, str]] = {
-    "protocol": ("FedAvg", "no other protocol is here"),
-    "protocol_params": (None, "FedAvg has none"),
-    "client_fraction": (1.0, "every site takes part in every round"),
-    "optimizer": ("adam", "sites train by AdamW"),
-    "early_stopping": (False, "a run has the rounds that it is given"),
-    "batch_norm": (False, "running statistics would leave the site with the update"),
-    "full_batch": (False, "a batch_size of at least the rows of a site is that"),
-}
-"""Settings of the other package that have one value here, and why."""
-
-WITHOUT_EFFECT: Mapping[str, tuple[object, str]] = {
-    "mode": ("simulate", "data are given to fit or run"),
-    "dataset_name": (None, "data are given to fit or run"),
-    "censor_rate": (0.4, "data are given to fit or run"),
-    "verbose": (False, "Flower's own log tells of the rounds"),
-    "show_progress": (False, "Flower's own log tells of the rounds"),
-    "prediction_validation": ("raise", "a model whose predictions are not finite ends the run"),
-    "evaluation_quantiles": ((0.05, 0.95), "times of evaluation come from the sites' counts"),
-}
-"""Settings of the other package that are taken and do nothing: its default, and why."""
-
-_OWN_PARTITIONS = {"non-iid": "censoring-non-iid"}
-
 
 def _default(name: str) -> Any:
     value = run_config.defaults()[KEYS[name]]
     if name == "hidden_layers":
         return tuple(int(units) for units in str(value).split(","))
     return value
-
-
-def _option_keys() -> dict[str, str]:
-    """Every other key of the run configuration by its name as a keyword."""
-    taken = {*KEYS.values(), "task"}
-    return {
-        key.field: key.name
-        for key in run_config.all_keys()
-        if key.task in ("", "survival") and key.name not in taken
-    }
 
 
 @dataclass(frozen=True, init=False)
@@ -196,7 +129,7 @@ class FSAConfig:
 
     def __init__(self, **settings: Any) -> None:
         given = {**settings.pop("options", {}), **settings}
-        chosen, said_as = _named(given)
+        chosen, said_as = chosen_settings(given)
         faults = _taken_out_faults(chosen, said_as)
         idle = {name: chosen.pop(name) for name in WITHOUT_EFFECT if name in chosen}
         chosen = {name: chosen[name] for name in chosen if name not in ONE_VALUE}
@@ -244,7 +177,7 @@ class FSAConfig:
         layers = fields_of_run.pop("hidden_layers")
         if layers:
             fields_of_run["hidden_layers"] = ",".join(map(str, layers))
-        keys = {**KEYS, **_option_keys()}
+        keys = {**KEYS, **option_keys()}
         values = {keys[name]: value for name, value in {**fields_of_run, **self.options}.items()}
         # The exponential mechanism is a valid setting, though none of a run.
         if values[KEYS["dp_mechanism"]] == EXPONENTIAL:
@@ -270,7 +203,7 @@ class FSAConfig:
         values = self._run_config()
         if not known:
             del values[KEYS["dp_mechanism"]]
-        names = {key: said(name) for name, key in {**KEYS, **_option_keys()}.items()}
+        names = {key: said(name) for name, key in {**KEYS, **option_keys()}.items()}
         try:
             run_config.read({"task": "survival", **values})
         except ConfigError as error:
@@ -282,7 +215,7 @@ class FSAConfig:
         level = _levels_to_caller()
         for name, value in idle.items():
             usual, why = WITHOUT_EFFECT[name]
-            if not _is_same(value, usual):
+            if not is_same(value, usual):
                 text = f"{said_as[name]} = {value!r} has no effect: {why}"
                 warnings.warn(text, UserWarning, stacklevel=level)
         if self.privatizes:
@@ -298,51 +231,12 @@ class FSAConfig:
                 warnings.warn(text, UserWarning, stacklevel=level)
 
 
-def _named(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values by our names, and each name as it was given; TypeError for what is no name."""
-    known = {one.name for one in fields(FSAConfig)} - {"options"}
-    known |= {*_option_keys(), *ALIASES, *ONE_VALUE, *WITHOUT_EFFECT}
-    faults = []
-    chosen: dict[str, Any] = {}
-    said_as: dict[str, str] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "`fedapp config survival` lists settings"
-            faults.append(f"unknown setting {name!r}; {hint}")
-            continue
-        own = ALIASES.get(name, name)
-        if own in chosen:
-            faults.append(f"{said_as[own]} and {name} are one setting; give one of them")
-            continue
-        chosen[own], said_as[own] = _plain(own, value), name
-    if faults:
-        raise TypeError("; ".join(faults))
-    return chosen, said_as
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Value as the run configuration has it: Python's own numbers, paths as text."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Path):
-        return str(value)
-    if name == "partition" and isinstance(value, str):
-        own = _OWN_PARTITIONS.get(value.lower(), value.lower())
-        return value if own == value else own  # the same object: sklearn.base.clone looks at that
-    if name == "hidden_layers" and isinstance(value, Sequence) and not isinstance(value, str):
-        if isinstance(value, tuple) and all(type(units) is int for units in value):
-            return value
-        return tuple(units.item() if isinstance(units, np.generic) else units for units in value)
-    return value
-
-
 def _taken_out_faults(chosen: dict[str, Any], said_as: Mapping[str, str]) -> list[str]:
     """Faults of what the run configuration does not have so, which are taken out of `chosen`."""
     faults = [
         f"{said_as[name]} = {chosen[name]!r}: must be {only!r}; {why}"
         for name, (only, why) in ONE_VALUE.items()
-        if name in chosen and not _is_same(chosen[name], only)
+        if name in chosen and not is_same(chosen[name], only)
     ]
     layers = chosen.get("hidden_layers", ())
     if not isinstance(layers, tuple) or not all(type(units) is int for units in layers):
@@ -351,12 +245,6 @@ def _taken_out_faults(chosen: dict[str, Any], said_as: Mapping[str, str]) -> lis
         faults.append(f"{said_as['hidden_layers']} = {shown!r}: {words}")
         del chosen["hidden_layers"]
     return faults
-
-
-def _is_same(value: object, only: object) -> bool:
-    if isinstance(value, str) and isinstance(only, str):
-        return value.lower() == only.lower()
-    return bool(np.array_equal(np.asarray(value), np.asarray(only)))  # a list like a tuple
 
 
 def _levels_to_caller() -> int:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from fedapp.fsa_config import KEYS, FSAConfig
+from fedapp.fsa_config import FSAConfig
+from fedapp.fsa_names import KEYS
 from fedapp.run_config import Value
 from tasks.survival.differential_privacy import privacy_info
 

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import tasks.survival
 from fedapp import run_config
-from fedapp.fsa_config import ALIASES, KEYS, ONE_VALUE, WITHOUT_EFFECT
+from fedapp.fsa_names import ALIASES, KEYS, ONE_VALUE, WITHOUT_EFFECT
 from fedapp.survival import DifferentialPrivacy, FederatedSurvival, FSAConfig, FSARunner
 from tasks.survival.differential_privacy import DEFAULTS
 
@@ -231,6 +231,7 @@ def test_unknown_mechanism() -> None:
         ("client_fraction", 0.5),
         ("optimizer", "sgd"),
         ("early_stopping", True),
+        ("activation", torch.nn.Tanh),
         ("batch_norm", True),
         ("full_batch", True),
     ],
@@ -307,6 +308,56 @@ def test_names_that_do_nothing_say_so(name: str) -> None:
     assert warned(**{name: usual}) == []
     (message,) = warned(**{name: "other"})
     assert message == f"{name} = 'other' has no effect: {why}"
+
+
+PEER = {
+    "data_type": "weibull",
+    "sim_type": "1",
+    "n_rounds": 100,
+    "random_seed": 42,
+    "model_params": {},
+    "activation": torch.nn.ReLU,
+    "early_stopping": False,
+    "early_stopping_patience": 10,
+    "client_sample_ratio": 1.0,
+    "federated_protocol": "FedAvg",
+    "proximal_mu": 0.01,
+    "server_optimizer": "adam",
+    "server_learning_rate": 0.01,
+    "server_beta1": 0.9,
+    "server_beta2": 0.99,
+    "server_tau": 1e-3,
+    "webdisco_max_iter": 50,
+    "webdisco_tolerance": 1e-7,
+    "webdisco_l2": 0.0,
+    "webdisco_ridge": 1e-8,
+    "webdisco_max_step_norm": 5.0,
+    "k": 0.5,
+    "latent_num": 10,
+    "hidden_num": 30,
+    "alpha": 1.0,
+    "beta": 1.0,
+    "augmentation_sampling": "sparse",
+    "augmentation_sparse_gamma": 0.1,
+    "cox_loss_normalization": "patient",
+    "censor_rate": 0.4,
+    "num_nodes": (32, 32),
+    "split_alpha": 0.5,
+    "split_method": "iid",
+    "verbose": False,
+    "show_progress": False,
+    "dataset_name": None,
+    "mode": "simulate",
+    "evaluation_quantiles": (0.05, 0.95),
+    "prediction_validation": "raise",
+}
+"""Fields of federated-survival 0.8 that are no fields here, at its defaults."""
+
+
+def test_a_config_of_the_other_package_is_taken_at_its_defaults() -> None:
+    assert warned(**PEER) == []
+    assert FSAConfig(activation=torch.nn.ReLU()) == FSAConfig()
+    assert FSAConfig(activation="relu") == FSAConfig()
 
 
 def test_warnings_point_at_the_call_of_the_estimator() -> None:
