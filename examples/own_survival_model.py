@@ -6,8 +6,9 @@ kind that is there, and a function that builds it is registered under a name. Fr
 
     python examples/own_survival_model.py
 
-In a deployment the module has to be imported by the ServerApp and the ClientApp alike, and by
-whoever predicts with the model file.
+For ``flwr run`` and in a deployment, network and function go into a module of
+``tasks/survival/models/`` that its ``__init__.py`` imports: ServerApp, ClientApps and whoever
+predicts with the model file then know the name.
 """
 
 from __future__ import annotations

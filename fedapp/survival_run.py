@@ -97,12 +97,7 @@ def _predictor(
         feature_names=pooled.feature_names,
         encoding={name: nums for name, nums in encoding.items() if name in named},
         standardizer=pooled.standardizer,
-        architecture=Architecture(
-            survival.model,
-            survival.hidden_units,
-            survival.dropout,
-            tuple(strategy.label_cuts.tolist()),
-        ),
+        architecture=Architecture.of(survival, strategy.label_cuts),
         arrays=dict(arrays),
         baseline=strategy.baseline,
         metadata={"config": config.flat(), "code": code_fingerprint()},

@@ -19,7 +19,8 @@ import pytest
 
 from fedapp.simulation import simulate
 from tasks.survival.baseline import BaselineHazard
-from tasks.survival.models import arrays_of, build
+from tasks.survival.config import SurvivalConfig
+from tasks.survival.models import arrays_of, build, registry
 from tasks.survival.predictor import Architecture, SurvivalPredictor
 from tasks.survival.standardization import Standardizer
 from tests.patients import patients
@@ -295,6 +296,34 @@ def test_times_beyond_the_horizon_are_refused(predictor, frame):
         predictor.survival(frame, [5, 11])
 
 
+def test_the_file_has_all_that_a_model_is_built_from(predictor, tmp_path, monkeypatch):
+    """A model of one's own may build another network by any part of its design."""
+    config = SurvivalConfig.model_validate(
+        {
+            "model": "DeepSurv",
+            "hidden-layers": "8,4",
+            "deephit-alpha": 0.7,
+            "deephit-sigma": 0.4,
+            "controls": 3,
+        }
+    )
+    architecture = Architecture.of(config, np.array([0.0, 2.0, 10.0]))
+    replace(predictor, architecture=architecture).save(tmp_path / "model.npz")
+    read = SurvivalPredictor.load(tmp_path / "model.npz")
+    assert read.architecture == architecture
+    designs = []
+    built = registry._BUILDERS["DeepSurv"]
+    monkeypatch.setitem(
+        registry._BUILDERS, "DeepSurv", lambda design: designs.append(design) or built(design)
+    )
+    assert read._model.network is not None
+    (design,) = designs
+    assert (design.n_features, design.hidden_layers, design.dropout) == (3, (8, 4), 0.3)
+    assert (design.deephit_alpha, design.deephit_sigma, design.controls) == (0.7, 0.4, 3)
+    assert design.horizon == 10.0
+    np.testing.assert_array_equal(design.cuts, [0.0, 2.0, 10.0])
+
+
 def test_arrays_of_another_network_are_refused(predictor, frame):
     other = replace(predictor, architecture=Architecture("DeepSurv", (8, 5), 0.2))
     with pytest.raises(ValueError, match="arrays do not fit the model"):
@@ -320,7 +349,8 @@ def test_a_file_of_version_1_is_read(predictor, frame, tmp_path):
         members = {name: archive[name] for name in archive.files}
     header = json.loads(members["header"].tobytes())
     assert header["version"] == 2
-    del header["label-cuts"]
+    for name in ("label-cuts", "deephit-alpha", "deephit-sigma", "controls"):
+        del header[name]
     members["header"] = np.frombuffer(json.dumps({**header, "version": 1}).encode(), np.uint8)
     np.savez(path, **members)
     read = SurvivalPredictor.load(path)

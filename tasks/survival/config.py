@@ -14,6 +14,10 @@ from tasks.survival.model_names import BUILT_IN, known_names
 
 def _known_model(name: str) -> str:
     if name not in known_names():
+        # Those of one's own are known once the package that imports them is (and torch with it).
+        import tasks.survival.models  # noqa: F401
+
+    if name not in known_names():
         raise ValueError("unknown model")
     return name
 
