@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, ClassVar, Literal
 
@@ -48,8 +48,8 @@ class DPFedAvg(FedAvg):
        global + clip(local - global) + noise, the noise scale divided by sqrt(K). Its ClientApp
        has the mod :class:`tasks.privacy.client.UpdatePrivatization`, or does the same by itself.
     3. :meth:`aggregate_train`: the server sets aside what fails :meth:`check_update`, averages
-       the rest by :meth:`weigh`, estimates how much of each update is noise, and calls
-       :meth:`after_round`.
+       the rest by :meth:`combine`, with weights by :meth:`weigh`, estimates how much of each
+       update is noise, and calls :meth:`after_round`.
 
     The model of a round is evaluated in the next one, so :meth:`configure_evaluate` addresses
     nodes in the last round only: rounds + 1 exchanges in all.
@@ -229,7 +229,7 @@ class DPFedAvg(FedAvg):
         updates = self._usable_updates(replies)
         self._note_shortfall(server_round, len(updates))
         self._estimate_noise(server_round, updates)
-        arrays = weighted_mean(self._sent, updates)
+        arrays = self.combine(self._sent, updates)
         contents = [update.reply.content for update in updates]
         metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
         self.after_round(server_round, arrays, metrics)
@@ -312,6 +312,26 @@ class DPFedAvg(FedAvg):
         if noise is not None and settings is not None:
             refuse_too_long(arrays, sent, noise, clip_norm=settings.clip_norm)
         return arrays
+
+    def combine(self, sent: Mapping[str, NDArray[Any]], updates: Sequence[Update]) -> ArrayRecord:
+        """Return the new global model: by default the weighted mean of the sites' models.
+
+        A server's optimizer has its place here (FedOpt, Reddi et al. 2021): the mean minus `sent`
+        is what it takes for a gradient, with the sign changed.
+
+        Parameters
+        ----------
+        sent : mapping of str to numpy.ndarray
+            The global model of the round.
+        updates : sequence of Update
+            The usable ones, at least one, with arrays as sent and their weights.
+
+        Returns
+        -------
+        ArrayRecord
+            Names, shapes and types as sent.
+        """
+        return weighted_mean(sent, updates)
 
     def noise(self, num_clients: int) -> AdditiveNoise | None:
         """Return the noise of an update when so many clients are addressed; None: not known."""

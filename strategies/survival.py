@@ -120,6 +120,9 @@ class SurvivalFedAvg(DPFedAvg):
     on_round : callable, optional
         Called with the record of a round once its model is evaluated, which happens in the next
         exchange: ``round``, ``c-index`` with bounds, ``train-loss``, ``noise-to-signal`` by site.
+    **dp_fedavg
+        What :class:`~strategies.dp_fedavg.DPFedAvg` takes beside what is set here by `config` and
+        `min_sites`: ``weigh``, ``after_round``, ``rng``, ``fraction_train`` and others.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class SurvivalFedAvg(DPFedAvg):
         seed: int = 0,
         min_sites: int = 2,
         on_round: Callable[[dict[str, Any]], None] | None = None,
+        **dp_fedavg: Any,
     ) -> None:
         super().__init__(
             weighting=config.weighting,
@@ -143,6 +147,7 @@ class SurvivalFedAvg(DPFedAvg):
             min_available_nodes=min_sites,
             train_metrics_aggr_fn=self._pool_train_metrics,
             evaluate_metrics_aggr_fn=self._pool_evaluate_metrics,
+            **dp_fedavg,
         )
         self.config = config
         self.sites = dict(sites or {})
@@ -263,6 +268,7 @@ class SurvivalFedAvg(DPFedAvg):
         self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None
     ) -> None:
         """Complete the record of the round before, whose model was evaluated in this one."""
+        super().after_round(server_round, arrays, metrics)
         found = dict(metrics or {})
         loss = {"train-loss": found.pop("train-loss")} if "train-loss" in found else {}
         self._complete_record(found)

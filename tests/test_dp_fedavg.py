@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from strategies.averaging import mean_of_common_metrics
+from strategies.averaging import Update, mean_of_common_metrics
 from strategies.dp_fedavg import DPFedAvg, NoUsableReplies
 from strategies.exchange import Exchange, TooFewSites
 from tasks.privacy.client import NUM_CLIENTS, UpdatePrivatization
@@ -547,6 +547,24 @@ def test_a_subclass_may_check_updates_itself() -> None:
     grid = FakeGrid({1: steady(1.0), 2: steady(1e4), 3: steady(3.0)})
     arrays, _ = run(grid, NoBigSteps(fraction_evaluate=0.0), num_rounds=1)
     np.testing.assert_allclose(arrays["w"], 2.0)
+
+
+def test_a_subclass_may_combine_updates_itself() -> None:
+    """A server's momentum, as of FedAvgM (Hsu et al. 2019)."""
+
+    class Momentum(DPFedAvg):
+        velocity: float | NDArray[Any] = 0.0
+
+        def combine(self, sent: Any, updates: Sequence[Update]) -> ArrayRecord:
+            assert [update.weight for update in updates] == [5.0, 15.0]
+            mean = numpy(super().combine(sent, updates))
+            self.velocity = 0.5 * self.velocity + (mean["b"] - sent["b"])
+            return record({**mean, "b": np.asarray(sent["b"] + self.velocity)})
+
+    grid = FakeGrid({1: steady(1.0, 5), 2: steady(5.0, 15)})
+    arrays, _ = run(grid, Momentum(fraction_evaluate=0.0), num_rounds=3)
+    assert arrays["b"] == pytest.approx(4 + 6 + 7)
+    np.testing.assert_allclose(arrays["w"], 12.0)
 
 
 SIZE = 5000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pandas as pd
 import pytest
 from flwr.app import Message
 
-from fedapp import cli, client_app, flower_run, run_config, server_app, site_data
+from fedapp import cli, client_app, flower_run, run_config, server_app, site_data, survival_run
 from fedapp.simulation import InProcessGrid, simulate
+from strategies.averaging import stated_examples
 from strategies.survival import SurvivalFedAvg
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.messages import from_array_record
@@ -172,3 +174,29 @@ def test_why_there_is_no_c_index(tmp_path: Path) -> None:
     result = simulate("survival", sites=frames, config={**QUICK, "run-dir": str(tmp_path)})
     assert "c-index" not in result.summary
     assert result.summary["c-index-reason"] == "no-comparable-pairs"
+
+
+def test_the_strategy_takes_what_the_averaging_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    rows: list[float] = []
+
+    def by_squares(reply: Message) -> float:
+        rows.append(stated_examples(reply.content, "num-examples"))
+        return rows[-1] ** 2
+
+    made = functools.partial(
+        SurvivalFedAvg, weigh=by_squares, after_round=lambda number, *_: rounds.append(number)
+    )
+    monkeypatch.setattr(survival_run, "SurvivalFedAvg", made)
+    grid, _ = record(tmp_path, [patients(60), patients(200, seed=1)])
+    assert rounds == [1, 2]
+    assert len(set(rows)) == 2
+    models, _ = updates(grid, 1)
+    following = grid.of("train")[2][0].content.array_records["arrays"]
+    for name, array in from_array_record(following).items():
+        expected = np.average(
+            [model[name] for model in models], axis=0, weights=np.square(rows[:2])
+        )
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)

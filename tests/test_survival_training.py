@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ def fit(survival_model: SurvivalModel, data: Rows, **changed: Any) -> TrainingRe
     return train(survival_model, *data, **{**settings, **changed})
 
 
+def first_loss(survival_model: SurvivalModel, data: Rows) -> float:
+    loss = fit(survival_model, data, local_steps=1).mean_loss
+    assert loss is not None
+    return loss
+
+
 def sorted_batch(data: Rows, dtype: torch.dtype = torch.float64) -> Batch:
     features, time, event = data
     order = np.argsort(-time, kind="stable")
@@ -102,7 +109,7 @@ def test_loss_is_that_of_pycox_without_ties() -> None:
     )
     expected = log.to_pandas()["train_loss"].iloc[0]
     result = fit(survival_model, data, local_steps=1)
-    assert result.loss_before == pytest.approx(expected, rel=1e-6)
+    assert result.mean_loss == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("times", [None, 40, 5, 1])
@@ -193,8 +200,56 @@ def test_steps_are_those_of_torch_adamw_and_pycox_loss() -> None:
     for name, array in arrays_of(survival_model.network).items():
         np.testing.assert_allclose(array, expected[name], atol=1e-9)
     assert result.mean_loss == pytest.approx(np.mean(losses), rel=1e-9)
-    assert result.loss_before == pytest.approx(losses[0], rel=1e-9)
     assert (result.n_steps, result.n_idle_steps) == (20, 0)
+
+
+class Proximal(ProportionalHazards):
+    """FedProx: half the squared distance from what was received, times `MU`."""
+
+    MU = 3.0
+
+    def penalty(self, received: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        parameters = dict(self.network.named_parameters())
+        assert parameters.keys() == received.keys()
+        squares = [(parameters[name] - before).square().sum() for name, before in received.items()]
+        return self.MU / 2 * torch.stack(squares).sum()
+
+
+def test_a_penalty_is_part_of_what_is_minimized_and_not_of_the_loss_that_is_told() -> None:
+    """FedProx by torch's AdamW and pycox's loss; without layers, no gradient is but rounding."""
+    proximal, free = Proximal(model(hidden=()).network.double()), model(hidden=())
+    network = model(hidden=()).network.double()
+    free.network.double()
+    start = arrays_of(network)
+    data = rows(50)
+    settings = {"local_steps": 20, "learning_rate": 0.02, "weight_decay": 0.0}
+    result = fit(proximal, data, **settings)
+    fit(free, data, **settings)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.02, weight_decay=0.0)
+    batch, losses = sorted_batch(data), []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = cox_ph_loss_sorted(network(batch.features), torch.from_numpy(batch.event), eps=0)
+        losses.append(loss.item())
+        distance = sum(
+            ((value - torch.from_numpy(start[name])) ** 2).sum()
+            for name, value in network.named_parameters()
+        )
+        (loss + 1.5 * distance).backward()
+        optimizer.step()
+    expected = arrays_of(network)
+    for name, array in arrays_of(proximal.network).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-9)
+        moved = np.linalg.norm(arrays_of(free.network)[name] - start[name])
+        assert np.linalg.norm(array - start[name]) < 0.9 * moved
+    assert result.mean_loss == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+def test_a_penalty_that_is_no_number_is_divergence() -> None:
+    proximal = Proximal(model().network)
+    proximal.MU = float("nan")  # type: ignore[misc]
+    with pytest.raises(SiteFault, match="diverged"):
+        fit(proximal, rows(50))
 
 
 @pytest.mark.parametrize("batch_size", [16, 256])
@@ -257,7 +312,7 @@ def test_site_without_events_changes_nothing() -> None:
     survival_model = model(dropout=0.2)
     before = arrays_of(survival_model.network)
     result = fit(survival_model, (features, time, np.zeros_like(event)), weight_decay=1)
-    assert result == TrainingResult(loss_before=None, mean_loss=None, n_steps=5, n_idle_steps=5)
+    assert result == TrainingResult(mean_loss=None, n_steps=5, n_idle_steps=5)
     for name, array in arrays_of(survival_model.network).items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -286,11 +341,12 @@ def test_all_times_the_same(survives: bool) -> None:
     if survives:
         event = np.ones_like(event)
     survival_model = model()
-    result = fit(survival_model, (features, np.full_like(time, 3.0), event), local_steps=30)
+    data = features, np.full_like(time, 3.0), event
+    result = fit(survival_model, data, local_steps=30)
     assert result.mean_loss is not None
     assert np.isfinite(survival_model.risk(features)).all()
     if survives:  # everybody at risk and failing at once: flat hazards are optimal
-        assert result.mean_loss < (result.loss_before or 0)
+        assert result.mean_loss < first_loss(model(), data)
         assert result.mean_loss > np.log(60)
 
 
@@ -302,8 +358,7 @@ def test_features_of_a_million_after_standardization() -> None:
     survival_model = model(dropout=0.1)
     result = fit(survival_model, (standardized, time, event), local_steps=50)
     assert result.mean_loss is not None
-    assert result.loss_before is not None
-    assert result.mean_loss < result.loss_before
+    assert result.mean_loss < first_loss(model(dropout=0.1), (standardized, time, event))
     assert np.isfinite(survival_model.risk(standardized)).all()
 
 

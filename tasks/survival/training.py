@@ -19,14 +19,13 @@ from tasks.survival.models import Batch, SurvivalModel, single_thread
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What happened in `train`. The losses come from the site's rows and carry no noise.
+    """What happened in `train`. The loss comes from the site's rows and carries no noise.
 
     Attributes
     ----------
-    loss_before : float or None
-        Loss of the first batch that has one, before the first update; dropout is on.
     mean_loss : float or None
-        Mean loss over all steps that had one; None if there was none.
+        Mean loss over all steps that had one, dropout on and without the model's `penalty`; None
+        if there was none.
     n_steps : int
         Steps taken, those without an event included.
     n_idle_steps : int
@@ -34,7 +33,6 @@ class TrainingResult:
         nothing.
     """
 
-    loss_before: float | None
     mean_loss: float | None
     n_steps: int
     n_idle_steps: int
@@ -95,6 +93,11 @@ def train(
             f"got {len(features)}, {len(time)}, {len(event)}"
         )
     losses: list[float] = []
+    received = {
+        name: parameter.detach().clone()
+        for name, parameter in model.network.named_parameters()
+        if parameter.requires_grad
+    }
     with _isolated(rng), _training_mode(model.network), _one_vector(model.network) as vector:
         parameters = [p for p in model.network.parameters() if p.requires_grad]
         decay = weight_decay * _decayed(model)
@@ -105,7 +108,10 @@ def train(
                 continue
             loss = model.loss(batch)
             losses.append(loss.item())
-            if not math.isfinite(losses[-1]):
+            penalty = model.penalty(received)
+            if penalty is not None:
+                loss = loss + penalty
+            if not math.isfinite(losses[-1] if penalty is None else loss.item()):
                 raise _diverged(step, local_steps, learning_rate)
             gradients = torch.autograd.grad(
                 loss, parameters, allow_unused=True, materialize_grads=True
@@ -114,7 +120,6 @@ def train(
         if not torch.isfinite(vector).all():
             raise _diverged(local_steps, local_steps, learning_rate)
     return TrainingResult(
-        loss_before=losses[0] if losses else None,
         mean_loss=math.fsum(losses) / len(losses) if losses else None,
         n_steps=local_steps,
         n_idle_steps=local_steps - len(losses),

@@ -124,6 +124,24 @@ class SurvivalModel(ABC):
     def loss(self, batch: Batch) -> Tensor:
         """Mean loss of an informative batch, a scalar."""
 
+    def penalty(self, received: Mapping[str, Tensor]) -> Tensor | None:
+        """Return what local training adds to the loss of an informative batch; None: nothing.
+
+        FedProx (Li et al. 2020) adds half of mu times the squared distance of the network's
+        parameters from those that it came with. The loss that a site tells is without it.
+
+        Parameters
+        ----------
+        received : mapping of str to Tensor
+            Trained parameters by name, as they were before the first step.
+
+        Returns
+        -------
+        Tensor or None
+            A scalar.
+        """
+        return None
+
     @abstractmethod
     def risk(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """Predicted risk of each row, shape (n,); larger means an earlier event."""
