@@ -19,7 +19,7 @@ from fedapp.fsa_names import (
 )
 from fedapp.run_config import ConfigError, Value
 from tasks.privacy.mechanisms import EXPONENTIAL, additive_mechanism_faults
-from tasks.survival.differential_privacy import DEFAULTS, NOISE_DRIVERS, warn_of_ignored_settings
+from tasks.survival.privacy_words import DEFAULTS, NOISE_DRIVERS, warn_of_ignored_settings
 
 OFF = "none"
 """Mechanism that leaves updates as they are."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedapp import run_config
-from tasks.survival.differential_privacy import DEFAULTS
+from tasks.survival.privacy_words import DEFAULTS
 
 KEYS: Mapping[str, str] = {
     "model": "survival.model",

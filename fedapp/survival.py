@@ -23,7 +23,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedapp.fsa_config import FSAConfig
-from fedapp.survival_runner import Backend, FitError, FSARunner
+from fedapp.survival_launch import Backend
+from fedapp.survival_runner import FitError, FSARunner
 from tasks.survival.differential_privacy import DifferentialPrivacy
 
 __all__ = ["DifferentialPrivacy", "FSAConfig", "FSARunner", "FederatedSurvival", "FitError"]

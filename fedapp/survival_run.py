@@ -21,9 +21,9 @@ from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.survival import SURVIVAL_DISCLOSURES, SurvivalFedAvg
 from tasks.site.faults import SMALL_SITE
 from tasks.site.messages import HELLO
-from tasks.survival.differential_privacy import NOISE_DRIVERS, no_guarantee
 from tasks.survival.messages import from_array_record
 from tasks.survival.predictor import Architecture, SurvivalPredictor
+from tasks.survival.privacy_words import NOISE_DRIVERS, no_guarantee
 from tasks.survival.set_up_messages import SurvivalFacts
 
 _HELLO = HELLO_DISCLOSURE[HELLO]

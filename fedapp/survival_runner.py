@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +11,13 @@ import pandas as pd
 
 from fedapp.fsa_config import FSAConfig
 from fedapp.fsa_names import KEYS
-from fedapp.run_config import Value
-from tasks.survival.differential_privacy import privacy_info
+from fedapp.survival_history import history_of, measured_noise
+from fedapp.survival_launch import Backend, run_at_superlink, run_in_simulation
+from tasks.survival.privacy_words import privacy_info
 
 if TYPE_CHECKING:
     from fedapp.simulation import SimulationResult
-    from fedapp.survival_tables import SiteTables
     from tasks.survival.predictor import SurvivalPredictor
-
-Backend = Literal["in-process", "ray"]
 
 SCOPE = (
     "the update of a site's whole model, clipped and noised at the site once a round; the sums of "
@@ -154,9 +150,9 @@ class FSARunner:
             if tables.held_out is not None:  # so the sites need not hold out any
                 settings[KEYS["test_size"]] = 0.0
         if superlink:
-            result = _run_at_superlink(settings, seed=seed, superlink=superlink)
+            result = run_at_superlink(settings, seed=seed, superlink=superlink)
         else:
-            result = _simulate(settings, tables, seed=seed, backend=backend)
+            result = run_in_simulation(settings, tables, seed=seed, backend=backend)
         self._forget()
         status = str(result.summary.get("status", "failed"))
         if status != "ok":
@@ -165,7 +161,12 @@ class FSARunner:
         self.result_ = result
         if tables is not None:
             self._labels, self._features = (tables.time, tables.event), tuple(tables.features)
-        return self._history(tables)
+        return history_of(
+            self.result,
+            None
+            if tables is None or tables.held_out is None
+            else {"train": self.evaluate(tables.frames), "test": self.evaluate(tables.held_out)},
+        )
 
     @property
     def result(self) -> SimulationResult:
@@ -302,81 +303,10 @@ class FSARunner:
             **info,
             "formal_accounting": info["formal_accounting_available"],
             "privacy_scope": SCOPE if self.config.privatizes else "nothing: privatization is off",
-            "measured": None if self.result_ is None else _measured(self.result_.summary),
+            "measured": None if self.result_ is None else measured_noise(self.result_.summary),
         }
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features, in the order of the training data's columns."""
         return self._features or self.predictor.feature_names
-
-    def _history(self, tables: SiteTables | None) -> dict[str, Any]:
-        from fedapp.run_folder import RunFolder
-
-        result = self.result
-        records = RunFolder.open(result.run_folder).read().rounds
-        trained = [record for record in records if record.get("round", 0) >= 1]
-        history: dict[str, Any] = {
-            "test_Cindex": [one["c-index"] for one in trained if "c-index" in one],
-            "test_IBS": [result.summary["ibs"]] if "ibs" in result.summary else [],
-            "train_loss": [one["train-loss"] for one in trained if "train-loss" in one],
-            "noise_to_signal": [
-                max(one["noise-to-signal"].values())
-                for one in trained
-                if one.get("noise-to-signal")
-            ],
-            "rounds": records,
-        }
-        if tables is not None and tables.held_out is not None:
-            for name, rows in (("train", tables.frames), ("test", tables.held_out)):
-                scores = self.evaluate(rows)
-                history[f"{name}_Cindex"] = _present(scores, "c_index")
-                history[f"{name}_IBS"] = _present(scores, "ibs")
-        return history
-
-
-def _simulate(
-    settings: Mapping[str, Value], tables: SiteTables | None, *, seed: int, backend: Backend
-) -> SimulationResult:
-    from fedapp.simulation import simulate
-
-    return simulate(
-        "survival",
-        sites=None if tables is None else tables.frames,
-        config={key: value for key, value in settings.items() if key != KEYS["random_state"]},
-        seed=seed,
-        backend=backend,
-        site_names=None if tables is None or backend != "in-process" else tables.names,
-    )
-
-
-def _run_at_superlink(
-    settings: Mapping[str, Value], *, seed: int, superlink: str
-) -> SimulationResult:
-    from fedapp.flower_run import run_with_flower
-    from fedapp.simulation import read_result
-
-    run_dir = Path(str(settings.get("run-dir", "runs"))).expanduser().resolve()
-    values = {"report": False, **settings, "task": "survival", KEYS["random_state"]: seed}
-    values["run-dir"] = str(run_dir)
-    folder = run_with_flower(values, num_supernodes=None, superlink=superlink)
-    if not folder.is_dir():
-        raise RuntimeError(
-            f"{folder}: no such folder here; the ServerApp of this SuperLink wrote it on its own "
-            "machine, where `fedapp predict` and `fedapp report` read it"
-        )
-    return read_result(folder)
-
-
-def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's summary says of noise against signal; absent where nothing was seen."""
-    names = {
-        "noise-to-signal-median": "noise_to_signal_median",
-        "noise-to-signal-max": "noise_to_signal_max",
-        "noise-to-signal-unbounded": "updates_without_visible_signal",
-    }
-    return {name: summary[key] for key, name in names.items() if key in summary}
-
-
-def _present(scores: Mapping[str, Any], name: str) -> list[float]:
-    return [scores[name]] if name in scores else []

@@ -18,7 +18,8 @@ from scipy import stats
 from tasks.privacy.renyi import renyi_to_epsilon
 from tasks.site.faults import SiteFault
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.differential_privacy import DEFAULTS, DifferentialPrivacy, no_guarantee
+from tasks.survival.differential_privacy import DifferentialPrivacy
+from tasks.survival.privacy_words import DEFAULTS, no_guarantee
 
 D = 60_000
 ALPHA = 1e-3

@@ -18,7 +18,7 @@ import tasks.survival
 from fedapp import run_config
 from fedapp.fsa_names import ALIASES, KEYS, ONE_VALUE, WITHOUT_EFFECT
 from fedapp.survival import DifferentialPrivacy, FederatedSurvival, FSAConfig, FSARunner
-from tasks.survival.differential_privacy import DEFAULTS
+from tasks.survival.privacy_words import DEFAULTS
 
 OTHER = {
     "dp_clip_norm": 0.7,
