@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +15,6 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 
 from strategies.averaging import (
-    MALFORMED,
     Arrays,
     Update,
     matching_arrays,
@@ -24,18 +23,14 @@ from strategies.averaging import (
     stated_examples,
     weighted_mean,
 )
-from strategies.exchange import Disclosure, Exchange, TooFewSites
+from strategies.exchange import Disclosure, Exchange
 from strategies.lateness import Lateness
+from strategies.update_intake import UpdateIntake, noise_to_signal
 from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
-from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings, is_number
-from tasks.privacy.received_update import estimated_noise_to_signal
+from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings
 from tasks.site.faults import SiteFault
 
 AfterRound = Callable[[int, ArrayRecord, MetricRecord | None], None]
-
-
-class NoUsableReplies(TooFewSites):
-    """A round of training ended with fewer usable updates than it needs."""
 
 
 class DPFedAvg(FedAvg):
@@ -165,10 +160,8 @@ class DPFedAvg(FedAvg):
         self._num_rounds: int | None = None
         self._timeout: float | None = None
         # Of the exchange under way:
-        self._exchange: Exchange
+        self._intake: UpdateIntake | None = None
         self._sent: Arrays = {}
-        self._addressed: list[int] = []
-        self._faults_before = 0
 
     # The protocol -----------------------------------------------------------------------------
 
@@ -207,12 +200,12 @@ class DPFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Address K nodes: the model, `config`, the round and K."""
-        self._addressed = []
+        self._intake = None
         if self.fraction_train == 0:
             return []
         self._sent = {name: array.numpy() for name, array in arrays.items()}
-        self._address(grid, self.fraction_train, self.min_train_nodes)
-        return self._messages(MessageType.TRAIN, server_round, arrays, config)
+        nodes = self._address(grid, self.fraction_train, self.min_train_nodes)
+        return self._messages(nodes, MessageType.TRAIN, server_round, arrays, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -221,22 +214,31 @@ class DPFedAvg(FedAvg):
 
         Raises
         ------
-        NoUsableReplies
+        strategies.update_intake.NoUsableReplies
             If there are fewer than the Exchange's ``min_sites``, or none.
         """
-        if not self._addressed:
+        intake = self._intake
+        if intake is None:
             return None, None
-        updates = self._usable_updates(replies)
-        self._note_shortfall(server_round, len(updates))
-        self._estimate_noise(server_round, updates)
+        updates = intake.usable_updates(
+            replies, check=lambda reply: self.check_update(reply, self._sent), weigh=self.weigh
+        )
+        if intake.is_short(server_round, len(updates)):
+            self.shortfalls[server_round] = (len(updates), len(intake.addressed))
+        noise, settings = self.noise(len(intake.addressed)), self.privatization
+        if noise is not None:
+            self.noise_to_signal[server_round] = noise_to_signal(
+                *(server_round, self._sent, updates, noise),
+                clip_norm=math.inf if settings is None else settings.clip_norm,
+            )
         arrays = self.combine(self._sent, updates)
         contents = [update.reply.content for update in updates]
         metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
         self.after_round(server_round, arrays, metrics)
         self._lateness.leave_out(
-            self._exchange,
-            self._addressed,
-            faults=self._exchange.faults[self._faults_before :],
+            intake.exchange,
+            intake.addressed,
+            faults=intake.faults,
             fewest=max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes),
         )
         return arrays, metrics
@@ -245,25 +247,25 @@ class DPFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Address nodes in the last round, nobody before; in a loop other than `start`, always."""
-        self._addressed = []
+        self._intake = None
         last = self._num_rounds is None or server_round == self._num_rounds
         if self.fraction_evaluate == 0 or not last:
             return []
-        self._address(grid, self.fraction_evaluate, self.min_evaluate_nodes)
-        return self._messages(MessageType.EVALUATE, server_round, arrays, config)
+        nodes = self._address(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        return self._messages(nodes, MessageType.EVALUATE, server_round, arrays, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Average the metrics of the usable replies; None if there are none."""
-        if not self._addressed:
+        if self._intake is None:
             return None
         contents = []
-        for reply in self._good_replies(replies):
+        for reply in self._intake.good_replies(replies):
             try:
                 stated_examples(reply.content, self.weighted_by_key)
             except SiteFault as fault:
-                self._set_aside(reply, fault.code, str(fault))
+                self._intake.set_aside(reply, fault.code, str(fault))
             else:
                 contents.append(reply.content)
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
@@ -348,7 +350,13 @@ class DPFedAvg(FedAvg):
 
     # Parts of the steps -----------------------------------------------------------------------
 
-    def _address(self, grid: Grid, fraction: float, minimum: int) -> None:
+    @property
+    def _exchange(self) -> Exchange:
+        """The exchange under way."""
+        assert self._intake is not None, "configure_train or configure_evaluate comes first"
+        return self._intake.exchange
+
+    def _address(self, grid: Grid, fraction: float, minimum: int) -> list[int]:
         """Choose the nodes of this exchange, ordered by site name; wait until there are enough."""
 
         def sample_size(connected: int) -> int:
@@ -360,83 +368,17 @@ class DPFedAvg(FedAvg):
         size = sample_size(len(nodes))
         if size < len(nodes):
             nodes = [nodes[i] for i in sorted(self._rng.choice(len(nodes), size, replace=False))]
-        self._exchange, self._addressed = exchange, nodes
-        self._faults_before = len(exchange.faults)
+        self._intake = UpdateIntake(exchange, nodes)
+        return nodes
 
     def _messages(
-        self, message_type: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord
+        self,
+        nodes: Sequence[int],
+        message_type: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
     ) -> list[Message]:
-        nodes = self._addressed
         own = ConfigRecord({**config, SERVER_ROUND: server_round, NUM_CLIENTS: len(nodes)})
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
         return [Message(content, dst_node_id=node, message_type=message_type) for node in nodes]
-
-    def _good_replies(self, replies: Iterable[Message]) -> list[Message]:
-        """Return one reply of each node that was addressed, in the order of addressing."""
-        by_node: dict[int, Message] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if node not in self._addressed:
-                self._set_aside(reply, "misrouted", "was not addressed")
-            elif node in by_node:
-                self._set_aside(reply, "duplicate", "answered more than once")
-            elif reply.has_error():
-                self._set_aside(reply, "error", reply.error.reason or "no reason given")
-            else:
-                by_node[node] = reply
-        return [by_node[node] for node in self._addressed if node in by_node]
-
-    def _usable_updates(self, replies: Iterable[Message]) -> list[Update]:
-        updates = []
-        for reply in self._good_replies(replies):
-            try:
-                arrays, weight = self.check_update(reply, self._sent), self.weigh(reply)
-                if not is_number(weight) or weight <= 0:
-                    raise SiteFault(MALFORMED, f"weight {weight!r}: must be finite and > 0")
-            except SiteFault as fault:
-                self._set_aside(reply, fault.code, str(fault))
-            except Exception as error:  # of a subclass's hook, on a reply it did not expect
-                self._set_aside(reply, MALFORMED, f"{type(error).__name__} when it was checked")
-            else:
-                site = self._exchange.name_of(reply.metadata.src_node_id)
-                updates.append(Update(site, reply, arrays, float(weight)))
-        return updates
-
-    def _note_shortfall(self, server_round: int, usable: int) -> None:
-        addressed = len(self._addressed)
-        needed = max(1, min(self._exchange.min_sites, addressed))
-        if usable < needed:
-            raise NoUsableReplies(
-                f"round {server_round}: {usable} of {addressed} updates usable, {needed} needed",
-                self._exchange.faults[self._faults_before :],
-            )
-        if usable < addressed:
-            self.shortfalls[server_round] = (usable, addressed)
-            log(
-                WARNING,
-                "round %d: %d of %d updates usable, and their noise was drawn for %d: on the sum "
-                "it is %.3g times, on the average %.3g times what it would be with all",
-                *(server_round, usable, addressed, addressed),
-                math.sqrt(usable / addressed),
-                math.sqrt(addressed / usable),
-            )
-
-    def _estimate_noise(self, server_round: int, updates: list[Update]) -> None:
-        noise = self.noise(len(self._addressed))
-        if noise is None:
-            return
-        settings = self.privatization
-        clip_norm = math.inf if settings is None else settings.clip_norm
-        ratios = {
-            u.site: estimated_noise_to_signal(self._sent, u.arrays, noise, clip_norm=clip_norm)
-            for u in updates
-        }
-        self.noise_to_signal[server_round] = ratios
-        drowned = [f"{site} ({ratio:.3g})" for site, ratio in ratios.items() if ratio > 1]
-        if drowned:
-            words = ", ".join(drowned)
-            log(WARNING, "round %d: more noise than signal from %s", server_round, words)
-
-    def _set_aside(self, reply: Message, code: str, reason: str) -> None:
-        node, step = reply.metadata.src_node_id, reply.metadata.message_type
-        self._exchange.report_fault(node, code, reason, step=step)

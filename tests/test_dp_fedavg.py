@@ -27,8 +27,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from strategies.averaging import Update, mean_of_common_metrics
-from strategies.dp_fedavg import DPFedAvg, NoUsableReplies
+from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Exchange, TooFewSites
+from strategies.update_intake import NoUsableReplies
 from tasks.privacy.client import NUM_CLIENTS, UpdatePrivatization
 
 Arrays = dict[str, NDArray[Any]]
