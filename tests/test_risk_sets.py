@@ -83,7 +83,8 @@ def test_risk_sets_equal_a_count_by_definition(rows):
         inside = (time > GRID[cell]) & (time <= GRID[cell + 1])
         assert sums.events[cell] == event[inside].sum()
         assert sums.leaving_count[cell] == inside.sum()
-        assert sums.leaving_weight[cell] == pytest.approx(np.exp(predictor[inside] - 0.3).sum())
+        leaving = sums.at_risk_weight[cell] - sums.at_risk_weight[cell + 1]
+        assert leaving == pytest.approx(np.exp(predictor[inside] - 0.3).sum())
 
 
 def groups_in(sent):

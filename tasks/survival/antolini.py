@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tasks.survival.concordance import ConcordanceSums
 from tasks.survival.risk_sets import FloatArray, IntArray
-from tasks.survival.unos_concordance import checked_rows, sums_of_pairs
+from tasks.survival.unos_concordance import checked_rows
 
 _FLUSH = 127  # steps of at most 2 that an unsigned byte can add up
 
@@ -52,8 +52,7 @@ def antolini_sums(
     ValueError
         If shapes do not fit or a number is out of range.
     """
-    concordant, comparable = antolini_pair_counts(time, event, survival, grid=grid)
-    return sums_of_pairs(concordant, comparable, np.ones(concordant.size))
+    return ConcordanceSums.of_pairs(*antolini_pair_counts(time, event, survival, grid=grid))
 
 
 def antolini_pair_counts(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.survival.estimate import logistic, normal_quantile
+from tasks.survival.rank_sums import sums_below
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -91,13 +92,33 @@ class ConcordanceSums:
         ValueError
             If lengths differ, a risk is NaN or a time is not finite.
         """
-        concordant, comparable = pair_counts(risk, time, event)
+        return cls.of_pairs(*pair_counts(risk, time, event))
+
+    @classmethod
+    def of_pairs(
+        cls,
+        concordant: FloatArray,
+        comparable: FloatArray,
+        *,
+        row_weight: FloatArray | None = None,
+    ) -> ConcordanceSums:
+        """Sums of the pairs that every row takes part in.
+
+        Parameters
+        ----------
+        concordant, comparable : ndarray, shape (n,)
+            ``a_i`` and ``b_i``.
+        row_weight : ndarray, shape (n,), optional
+            How often a row counts; once by default.
+        """
+        weight = np.ones(concordant.size) if row_weight is None else row_weight
+        weighted_concordant, weighted_comparable = weight * concordant, weight * comparable
         return cls(
-            a=float(concordant.sum() / 2),
-            b=float(comparable.sum() / 2),
-            aa=float(concordant @ concordant),
-            ab=float(concordant @ comparable),
-            bb=float(comparable @ comparable),
+            a=float(weighted_concordant.sum() / 2),
+            b=float(weighted_comparable.sum() / 2),
+            aa=float(weighted_concordant @ concordant),
+            ab=float(weighted_concordant @ comparable),
+            bb=float(weighted_comparable @ comparable),
         )
 
     def __add__(self, other: ConcordanceSums) -> ConcordanceSums:
@@ -360,32 +381,12 @@ def _mid_counts(ranks: IntArray) -> FloatArray:
 def _mid_counts_of_prefix(values: IntArray, lengths: IntArray, ranks: IntArray) -> FloatArray:
     """Values below, and half of those equal to ``ranks[i]``, among the first ``lengths[i]``."""
     below, below_or_equal = np.split(
-        _count_below(values, np.tile(lengths, 2), np.concatenate((ranks, ranks + 1))), 2
+        sums_below(
+            values,
+            np.zeros(2 * lengths.size, dtype=np.int64),
+            np.tile(lengths, 2),
+            np.concatenate((ranks, ranks + 1)),
+        ),
+        2,
     )
     return (below + below_or_equal) / 2
-
-
-def _count_below(values: IntArray, lengths: IntArray, limits: IntArray) -> IntArray:
-    """Count, for every query i, the values below ``limits[i]`` among the first ``lengths[i]``.
-
-    A wavelet matrix: the values are partitioned stably by one bit after the other, from the
-    highest, and every query follows the bits of its limit with its interval of positions. Where
-    the limit has a 1, the interval's values with a 0 lie below it. All queries take one step
-    together, so there are as many steps as a rank has bits: O((n + queries) log n).
-    """
-    below = np.zeros(lengths.shape, dtype=np.int64)
-    if values.size == 0 or limits.size == 0:
-        return below
-    start, stop = np.zeros_like(lengths), lengths
-    bits = int(max(values.max(), limits.max())).bit_length()
-    for bit in range(bits - 1, -1, -1):
-        is_zero = (values >> bit) & 1 == 0
-        zeros_before = np.concatenate(([0], np.cumsum(is_zero)))
-        zeros_start, zeros_stop = zeros_before[start], zeros_before[stop]
-        limit_has_one = (limits >> bit) & 1 == 1
-        below += np.where(limit_has_one, zeros_stop - zeros_start, 0)
-        zeros = zeros_before[-1]
-        start = np.where(limit_has_one, zeros + start - zeros_start, zeros_start)
-        stop = np.where(limit_has_one, zeros + stop - zeros_stop, zeros_stop)
-        values = np.concatenate((values[is_zero], values[~is_zero]))
-    return below

@@ -111,11 +111,6 @@ class RiskSetSums:
                 raise ValueError(f"{name} must be finite and not negative")
 
     @property
-    def leaving_weight(self) -> FloatArray:
-        """Weight of the rows whose time lies in every cell, shape (bins,)."""
-        return self.at_risk_weight[:-1] - self.at_risk_weight[1:]
-
-    @property
     def leaving_count(self) -> FloatArray:
         """Rows whose time lies in every cell, with or without an event, shape (bins,)."""
         return self.at_risk_count[:-1] - self.at_risk_count[1:]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tasks.survival.censoring import CensoringWeights
 from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.rank_sums import prefix_sums, sums_below
 from tasks.survival.risk_sets import FloatArray, IntArray
 
 
@@ -56,21 +57,7 @@ def unos_concordance_sums(
     concordant, comparable = weighted_pair_counts(
         risks, times, events, pair_weight=first, row_weight=weights
     )
-    return sums_of_pairs(concordant, comparable, weights)
-
-
-def sums_of_pairs(
-    concordant: FloatArray, comparable: FloatArray, row_weight: FloatArray
-) -> ConcordanceSums:
-    """`ConcordanceSums` of per-row pair counts, each row counted `row_weight` times."""
-    weighted_concordant, weighted_comparable = row_weight * concordant, row_weight * comparable
-    return ConcordanceSums(
-        a=float(weighted_concordant.sum() / 2),
-        b=float(weighted_comparable.sum() / 2),
-        aa=float(weighted_concordant @ concordant),
-        ab=float(weighted_concordant @ comparable),
-        bb=float(weighted_comparable @ comparable),
-    )
+    return ConcordanceSums.of_pairs(concordant, comparable, row_weight=weights)
 
 
 def weighted_pair_counts(
@@ -104,7 +91,7 @@ def weighted_pair_counts(
     # The row as the later one of the pair: events that precede it and have the higher risk.
     earlier = np.searchsorted(key[begins], key, side="left")
     begin_weight = row_weight[begins] * pair_weight[begins]
-    comparable = _prefix_sums(begin_weight)[earlier]
+    comparable = prefix_sums(begin_weight)[earlier]
     # Ranks from the other end, so that higher risks are below.
     top = int(rank.max(initial=0))
     concordant = _mid_sums(
@@ -114,7 +101,7 @@ def weighted_pair_counts(
     # The row as the earlier one, which must be an event: later rows with the lower risk.
     passed = np.searchsorted(sorted_key, key[begins], side="right")
     sorted_weight = row_weight[by_key]
-    later = _prefix_sums(sorted_weight)
+    later = prefix_sums(sorted_weight)
     comparable[begins] += pair_weight[begins] * (later[-1] - later[passed])
     concordant[begins] += pair_weight[begins] * _mid_sums(
         sorted_rank, sorted_weight, passed, np.full_like(passed, risk.size), rank[begins]
@@ -158,46 +145,15 @@ def checked_row_weights(row_weight: npt.ArrayLike | None, rows: int) -> FloatArr
     return weights
 
 
-def _prefix_sums(values: FloatArray) -> FloatArray:
-    return np.concatenate(([0.0], np.cumsum(values)))
-
-
 def _mid_sums(
     values: IntArray, weights: FloatArray, start: IntArray, stop: IntArray, limits: IntArray
 ) -> FloatArray:
     """Weights of values below ``limits[i]``, and half of equal ones, in ``start[i]:stop[i]``."""
-    below = _sums_below(
+    below = sums_below(
         values,
-        weights,
         np.tile(start, 2),
         np.tile(stop, 2),
         np.concatenate((limits, limits + 1)),
+        weights=weights,
     )
     return np.asarray(below.reshape(2, -1).sum(axis=0) / 2, dtype=np.float64)
-
-
-def _sums_below(
-    values: IntArray, weights: FloatArray, start: IntArray, stop: IntArray, limits: IntArray
-) -> FloatArray:
-    """Sum, for every query i, the weights of values below ``limits[i]`` in ``start[i]:stop[i]``.
-
-    A wavelet matrix as in `tasks.survival.concordance`, with prefix sums of weights beside those
-    of counts at every bit: O((n + queries) log n).
-    """
-    below = np.zeros(limits.shape)
-    if values.size == 0 or limits.size == 0:
-        return below
-    bits = int(max(values.max(), limits.max())).bit_length()
-    for bit in range(bits - 1, -1, -1):
-        is_zero = (values >> bit) & 1 == 0
-        zeros_before = np.concatenate(([0], np.cumsum(is_zero)))
-        weight_before = _prefix_sums(np.where(is_zero, weights, 0.0))
-        zeros_start, zeros_stop = zeros_before[start], zeros_before[stop]
-        limit_has_one = (limits >> bit) & 1 == 1
-        below += np.where(limit_has_one, weight_before[stop] - weight_before[start], 0.0)
-        zeros = zeros_before[-1]
-        start = np.where(limit_has_one, zeros + start - zeros_start, zeros_start)
-        stop = np.where(limit_has_one, zeros + stop - zeros_stop, zeros_stop)
-        values = np.concatenate((values[is_zero], values[~is_zero]))
-        weights = np.concatenate((weights[is_zero], weights[~is_zero]))
-    return below
