@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.survival.concordance import ConcordanceSums
+from tasks.survival.pair_counts import checked_rows
 from tasks.survival.risk_sets import FloatArray, IntArray
-from tasks.survival.unos_concordance import checked_rows
 
 _FLUSH = 127  # steps of at most 2 that an unsigned byte can add up
 

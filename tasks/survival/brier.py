@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from tasks.survival.censoring import CensoringWeights
 from tasks.survival.estimate import Estimate, mean_estimate
+from tasks.survival.pair_counts import checked_row_weights, checked_rows
 from tasks.survival.risk_sets import FloatArray
-from tasks.survival.unos_concordance import checked_row_weights, checked_rows
 
 _BLOCK = 2048  # rows that are scored at a time
 _ROUNDED = 1 + 1e-9

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from tasks.survival.curves import kaplan_meier
 from tasks.survival.estimate import NO_ROWS, Estimate, normal_quantile
+from tasks.survival.pair_counts import checked_rows
 from tasks.survival.risk_sets import FloatArray, IntArray, RiskSetSums, group_borders
-from tasks.survival.unos_concordance import checked_rows
 
 NO_EVENTS = "no-events"
 ONLY_EVENTS = "only-events"

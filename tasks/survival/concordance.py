@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tasks.survival.estimate import logistic, normal_quantile
-from tasks.survival.rank_sums import sums_below
+from tasks.survival.pair_counts import pair_counts
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -312,81 +311,3 @@ def identical_predictions(risk: npt.ArrayLike) -> bool:
     """Whether all predictions of a site are equal, bit for bit (no rows: True)."""
     values = np.asarray(risk)
     return bool(values.size == 0 or np.all(values == values.flat[0]))
-
-
-def pair_counts(
-    risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike
-) -> tuple[FloatArray, FloatArray]:
-    """Concordant and comparable pairs of every row, ``(a_i, b_i)``, each of shape (n,).
-
-    Parameters and errors are those of `ConcordanceSums.of`.
-    """
-    risk, time, event = _checked(risk, time, event)
-    rank = _ranks(risk)
-    # An event precedes a censoring at the same time: then "comparable" is "event, and a later key".
-    key = 2 * _ranks(time) + ~event
-    by_key = np.argsort(key, kind="stable")
-    sorted_key, sorted_rank = key[by_key], rank[by_key]
-    is_event = event[by_key]
-
-    # The row as the later one of the pair: events that precede it and have the higher risk.
-    earlier = np.searchsorted(sorted_key[is_event], key, side="left")
-    comparable = earlier.astype(np.float64)
-    concordant = comparable - _mid_counts_of_prefix(sorted_rank[is_event], earlier, rank)
-
-    # The row as the earlier one, which must be an event: later rows with the lower risk.
-    passed = np.searchsorted(sorted_key, key[event], side="right")
-    comparable[event] += risk.size - passed
-    concordant[event] += _mid_counts(rank)[event]
-    concordant[event] -= _mid_counts_of_prefix(sorted_rank, passed, rank[event])
-    return concordant, comparable
-
-
-def _checked(
-    risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike
-) -> tuple[npt.NDArray[Any], FloatArray, npt.NDArray[np.bool_]]:
-    """Arrays of one length, or a ValueError with all that is wrong."""
-    risks = np.asarray(risk)
-    times = np.asarray(time, dtype=np.float64)
-    events = np.asarray(event)
-    if risks.ndim != 1 or risks.shape != times.shape or risks.shape != events.shape:
-        raise ValueError(
-            "risk, time and event must be vectors of one length, "
-            f"got shapes {risks.shape}, {times.shape} and {events.shape}"
-        )
-    faults = []
-    if np.isnan(risks).any():
-        faults.append(f"{np.isnan(risks).sum()} of {risks.size} risks are NaN")
-    if not np.isfinite(times).all():
-        faults.append(f"{(~np.isfinite(times)).sum()} of {times.size} times are not finite")
-    if events.dtype != np.bool_ and not np.isin(events, (0, 1)).all():
-        faults.append("events must be true or false (1 or 0)")
-    if faults:
-        raise ValueError("; ".join(faults))
-    return risks, times, events.astype(np.bool_)
-
-
-def _ranks(values: npt.NDArray[Any]) -> IntArray:
-    """Dense ranks from 0; equal values share one."""
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
-
-
-def _mid_counts(ranks: IntArray) -> FloatArray:
-    """For every row, the rows below and half of the rows equal to it, itself among them."""
-    equal = np.bincount(ranks)
-    mid: FloatArray = np.cumsum(equal) - equal / 2
-    return mid[ranks]
-
-
-def _mid_counts_of_prefix(values: IntArray, lengths: IntArray, ranks: IntArray) -> FloatArray:
-    """Values below, and half of those equal to ``ranks[i]``, among the first ``lengths[i]``."""
-    below, below_or_equal = np.split(
-        sums_below(
-            values,
-            np.zeros(2 * lengths.size, dtype=np.int64),
-            np.tile(lengths, 2),
-            np.concatenate((ranks, ranks + 1)),
-        ),
-        2,
-    )
-    return (below + below_or_equal) / 2

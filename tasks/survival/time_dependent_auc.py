@@ -22,8 +22,8 @@ from tasks.survival.concordance import (
     concordance,
     logit_interval,
 )
+from tasks.survival.pair_counts import checked_row_weights, checked_rows
 from tasks.survival.risk_sets import FloatArray
-from tasks.survival.unos_concordance import checked_row_weights, checked_rows
 
 _ROUNDED = 1 + 1e-9
 
