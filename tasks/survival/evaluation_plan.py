@@ -185,7 +185,8 @@ def evaluation_plan(
     time_dependent : bool
         Whether predicted curves may cross (every model but those with proportional hazards).
     actuarial : bool
-        See `censoring_estimate`.
+        See `censoring_estimate`; every run has True. False gives Kaplan-Meier's estimate where each
+        time is a border of the grid, which is what other packages have.
 
     Raises
     ------

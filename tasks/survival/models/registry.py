@@ -121,11 +121,11 @@ def build(
     hidden_layers: Sequence[int],
     dropout: float,
     seed: int,
-    horizon: float = 1.0,
+    horizon: float = Design.horizon,
     cuts: NDArray[np.float64] | None = None,
-    deephit_alpha: float = 0.2,
-    deephit_sigma: float = 0.1,
-    controls: int = 1,
+    deephit_alpha: float = Design.deephit_alpha,
+    deephit_sigma: float = Design.deephit_sigma,
+    controls: int = Design.controls,
 ) -> SurvivalModel:
     """Build an untrained model.
 
