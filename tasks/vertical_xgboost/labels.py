@@ -42,7 +42,7 @@ def read_labels(
     Raises
     ------
     SiteFault
-        ``"bad-labels"``, with counts and never with a label of a row.
+        ``"bad-labels"``: names the rule, never a label of a row or how many labels break it.
     """
     if column is None:
         return np.full(num_rows, np.nan)
@@ -79,14 +79,12 @@ def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
     spelled = np.array([spelling(value) for value in different.tolist()] + [""])[codes]
     positive, negative = spelling(config.positive_label), spelling(config.known_negative_label)
     present = spelled != ""
-    unknown = int(np.count_nonzero(present & (spelled != positive) & (spelled != negative)))
-    if unknown:
+    if np.any(present & (spelled != positive) & (spelled != negative)):
         declare = "" if config.negative_label else " (the default: declare negative-label)"
         raise SiteFault(
             "bad-labels",
-            f"{unknown} rows have a label that is neither positive-label = "
-            f"'{config.positive_label}' nor negative-label = "
-            f"'{config.known_negative_label}'{declare}",
+            f"rows have a label that is neither positive-label = '{config.positive_label}' nor "
+            f"negative-label = '{config.known_negative_label}'{declare}",
         )
     return np.where(present, (spelled == positive).astype(np.float64), np.nan)
 
@@ -96,11 +94,10 @@ def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
     if values is None:
         raise SiteFault("bad-labels", "labels of reg:squarederror are not numbers")
     bound = config.label_bound or LARGEST_LABEL
-    outside = int(np.count_nonzero(np.abs(values) > bound))
-    if outside:
+    if np.any(np.abs(values) > bound):
         raise SiteFault(
             "bad-labels",
-            f"{outside} rows have a label above {bound:g} in absolute value"
+            f"rows have a label above {bound:g} in absolute value"
             + (" (label-bound)" if config.label_bound else ""),
         )
     return values
