@@ -176,6 +176,19 @@ def test_blank_targets_belong_to_others(blank: Any) -> None:
     assert not read(frame_of(label=[blank] * 3)).owns.any()
 
 
+@pytest.mark.parametrize("text", ["4.5", " +4.5", "45e-1", "4.5E0"])
+def test_targets_beside_blanks_may_be_text(text: str) -> None:
+    table = read(frame_of(label=["-2.", " ", text]), objective="reg:squarederror")
+    assert np.array_equal(table.labels, [np.nan, 4.5, -2.0], equal_nan=True)
+
+
+@pytest.mark.parametrize("text", ["4,5", "0x1f", "1_000", "inf", "nan", "true", "\u0664", "4 5", "."])
+def test_other_text_is_no_target(text: str) -> None:
+    with pytest.raises(SiteFault, match="not numbers") as caught:
+        read(frame_of(label=["1.5", " ", text]), objective="reg:squarederror")
+    assert text not in str(caught.value)
+
+
 def test_true_and_false_are_no_targets() -> None:
     for label in ([True, False, True], [True, None, None]):
         with pytest.raises(SiteFault, match="not numbers"):
@@ -223,11 +236,12 @@ def test_labels_of_parties_must_cover_the_rows_once() -> None:
 # Files --------------------------------------------------------------------------------------
 
 
-def read_csv(directory: Path, text: str) -> PartyTable:
+def read_csv(directory: Path, text: str, **keys: Any) -> PartyTable:
     """A party's file, read as its node reads it."""
     path = directory / f"{abs(hash(text))}.csv"
     path.write_text(text)
-    config = read_config({**defaults(), "task": "vertical-xgboost"})
+    settings = {f"vertical-xgboost.{key}": value for key, value in keys.items()}
+    config = read_config({**defaults(), "task": "vertical-xgboost", **settings})
     return prepare_vertical_site({"site-name": "a", "data-path": str(path)}, config).table
 
 
@@ -255,6 +269,12 @@ def test_whole_numbers_of_a_csv_file_are_those_of_a_frame(tmp_path: Path) -> Non
     assert read_csv(tmp_path, frame.to_csv(index=False)).ids == read(frame).ids
     with pytest.raises(SiteFault, match="1 rows have no id"):
         read_csv(tmp_path, "id,x,label\n,1,1\n2,2,0\n")
+
+
+def test_blank_targets_of_a_csv_file_belong_to_others(tmp_path: Path) -> None:
+    text = "id,x,label\n1,1, \n2,2,4.5\n3,3,\n4,4,-2\n"
+    table = read_csv(tmp_path, text, objective="reg:squarederror")
+    assert np.array_equal(table.labels, [np.nan, 4.5, np.nan, -2.0], equal_nan=True)
 
 
 def test_a_joined_file_keeps_the_spelling_of_ids(tmp_path: Path) -> None:

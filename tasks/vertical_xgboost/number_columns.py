@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Real
 
 import numpy as np
@@ -9,12 +10,15 @@ import pandas as pd
 
 from tasks.vertical_xgboost.fixed_point import FloatArray
 
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
 
 def numbers_of(column: pd.Series, *, truth: bool = True, blanks: bool = False) -> FloatArray | None:
     """A column as numbers, NaN where it has gaps; None if it holds anything else.
 
     A column of true and false with gaps, or one without any value, has no type of numbers in
-    pandas. Text is never read as a number: which spelling would hold?
+    pandas. Text is not read as a number (which spelling would hold?), unless blanks are gaps: one
+    blank in a CSV file makes text of all numbers of its column.
 
     Parameters
     ----------
@@ -22,7 +26,7 @@ def numbers_of(column: pd.Series, *, truth: bool = True, blanks: bool = False) -
     truth : bool
         True and false are 1 and 0; else no numbers.
     blanks : bool
-        Empty and blank text is a gap too.
+        Empty and blank text is a gap too, and decimal numbers as text are numbers.
 
     Returns
     -------
@@ -36,7 +40,11 @@ def numbers_of(column: pd.Series, *, truth: bool = True, blanks: bool = False) -
     values = np.full(len(column), np.nan)
     for at in np.flatnonzero(~is_gap):
         value = column.iat[at]
-        if blanks and isinstance(value, str) and not value.strip():
+        if blanks and isinstance(value, str):
+            text = value.strip()
+            if text and _DECIMAL.fullmatch(text) is None:
+                return None
+            values[at] = float(text or "nan")
             continue
         is_truth = isinstance(value, bool | np.bool_)
         if not (is_truth or isinstance(value, Real)) or (is_truth and not truth):
