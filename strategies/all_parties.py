@@ -123,15 +123,24 @@ class AllParties:
             raise lost_sites(lost, faults, step=step, closing=self.closing)
         return {name: read[name] for name in sorted(read)}
 
-    def tell(self, content: RecordDict, message_type: str) -> None:
-        """Tell all something that needs no answer; whoever does not hear it is passed over."""
+    def tell(self, content: RecordDict, message_type: str, *, timeout: float | None = None) -> None:
+        """Tell all something that needs no answer; whoever does not hear it is passed over.
+
+        Parameters
+        ----------
+        content : RecordDict
+        message_type : str
+        timeout : float, optional
+            Seconds to wait at most, if fewer than otherwise.
+        """
+        limits = [limit for limit in (timeout, self.timeout) if limit is not None]
         try:
             self.exchange.send_and_receive(
                 [
                     Message(content, dst_node_id=node, message_type=message_type)
                     for node in self.exchange.get_node_ids()
                 ],
-                timeout=self.timeout,
+                timeout=min(limits, default=None),
             )
         except Exception as error:  # the run has ended already; this must not hide why
             log(WARNING, "not everybody heard that the run has ended: %s", type(error).__name__)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
+
+import numpy as np
 
 from strategies.membership import Refused
 from strategies.vertical_alignment import check_id_types
@@ -47,9 +50,14 @@ def check_split_clients(chosen: Mapping[str, str], names: tuple[str, ...]) -> tu
     ValueError
         Unless it names another party for each.
     """
-    if set(chosen) != set(names):
+    if not isinstance(chosen, Mapping) or set(chosen) != set(names):
         raise ValueError(f"choose_split_clients: must name one for each of {', '.join(names)}")
-    wrong = [name for name in names if chosen[name] not in names or chosen[name] == name]
+    others = {name: set(names) - {name} for name in names}
+    wrong = [
+        name
+        for name in names
+        if not isinstance(chosen[name], str) or chosen[name] not in others[name]
+    ]
     if wrong:
         raise ValueError(
             f"choose_split_clients: {', '.join(wrong)}: the split client must be another party of "
@@ -66,12 +74,25 @@ def check_nodes(chosen: Sequence[int], open_nodes: Sequence[int]) -> tuple[int, 
     ValueError
         Unless they are some of the open ones.
     """
-    nodes = tuple(sorted({int(node) for node in chosen}))
-    if not nodes or not set(nodes) <= set(open_nodes):
+    given = list(chosen) if isinstance(chosen, Iterable) else []
+    nodes = {int(node) for node in given if _is_whole(node)}
+    if not nodes or not all(map(_is_whole, given)) or not nodes <= set(open_nodes):
         raise ValueError(
-            f"choose_nodes: {list(chosen)}: must be some of the open nodes {list(open_nodes)}"
+            f"choose_nodes: {given or chosen!r}: must be some of the open nodes {list(open_nodes)}"
         )
-    return nodes
+    return tuple(sorted(nodes))
+
+
+def check_may_prune(may_prune: object) -> None:
+    """Refuse a ``may_prune`` that is neither True nor False.
+
+    Raises
+    ------
+    ValueError
+        With what it is.
+    """
+    if not isinstance(may_prune, bool):
+        raise ValueError(f"may_prune = {may_prune!r}: must be True or False")
 
 
 def check_choice(
@@ -80,8 +101,8 @@ def check_choice(
     *,
     node: int,
     may_prune: bool,
-) -> None:
-    """Refuse what ``choose_split`` gave, unless parties can carry it out.
+) -> tuple[int, int] | None:
+    """What ``choose_split`` gave, refused unless parties can carry it out.
 
     Raises
     ------
@@ -95,14 +116,20 @@ def check_choice(
         for candidate in split.records
     ]
     if chosen is None and (may_prune or not allowed):
-        return
+        return None
     if chosen is None:
         raise ValueError(
             f"choose_split: no split of node {node}, whose weight as a leaf nobody was asked for; "
             f"allowed are {allowed}, or may_prune = True"
         )
-    if chosen not in allowed:
-        raise ValueError(f"choose_split: {chosen} for node {node}; allowed are {allowed}")
+    is_pair = isinstance(chosen, tuple) and all(map(_is_whole, chosen))
+    if not is_pair or chosen not in allowed:
+        raise ValueError(f"choose_split: {chosen!r} for node {node}; allowed are {allowed}")
+    return int(chosen[0]), int(chosen[1])
+
+
+def _is_whole(value: object) -> TypeGuard[int | np.integer]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def check_parties(

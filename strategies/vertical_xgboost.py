@@ -13,7 +13,7 @@ from flwr.supercore import log
 from strategies.all_parties import AllParties
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
-from strategies.vertical_checks import check_choice, check_nodes
+from strategies.vertical_checks import check_choice, check_may_prune, check_nodes
 from strategies.vertical_level import Level, Offers, source_above
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_set_up import Training, draw_split_clients, set_up
@@ -42,6 +42,9 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
+
+INTERRUPTED_SECONDS = 10.0
+"""Longest wait for parties to hear that the run was interrupted; a deployed exchange takes 6."""
 
 
 class VerticalXGBoost(WithoutRounds):
@@ -93,7 +96,8 @@ class VerticalXGBoost(WithoutRounds):
     ids all have to each party; counts to the server.
 
     **Parties that are lost** end the run: a model of all columns cannot go on without some. All
-    others are then told why (``stop``) and forget their keys.
+    others are then told why (``stop``) and forget their keys, as they are if the server is
+    interrupted.
 
     Parameters
     ----------
@@ -163,6 +167,7 @@ class VerticalXGBoost(WithoutRounds):
         num_trees = self.config.num_trees if num_rounds is None else num_rounds
         if num_trees < 1:
             raise ValueError(f"num_rounds = {num_rounds}: must be 1 or more trees")
+        check_may_prune(self.may_prune)
         exchange = Exchange.around(grid, disclosures=vertical_disclosures(self.config))
         known = {exchange.name_of(node) for node in exchange.get_node_ids()}
         if unknown := sorted(set(self.names) - known):
@@ -173,11 +178,13 @@ class VerticalXGBoost(WithoutRounds):
         parties = AllParties(exchange, timeout=timeout)
         try:
             return self._train(parties, num_trees)
-        except Exception as end:
+        except BaseException as end:
             # The reason of an unexpected error may hold anything: only its kind goes round.
             may_be_told = isinstance(end, Refused | TooFewSites | SiteFault)
             reason = str(end) if may_be_told else f"{type(end).__name__} at the server"
-            parties.tell(StopRequest(reason).to_record(), STOP)
+            # Whoever interrupts the run waits for nobody who is gone.
+            patience = None if isinstance(end, Exception) else INTERRUPTED_SECONDS
+            parties.tell(StopRequest(reason).to_record(), STOP, timeout=patience)
             raise
 
     def _train(self, parties: AllParties, num_trees: int) -> VerticalResult:
@@ -309,7 +316,7 @@ class VerticalXGBoost(WithoutRounds):
         told: dict[str, list[SealedDecision]] = {name: [] for name in self.names}
         for at, (node, best) in enumerate(zip(level.nodes, level.best_splits(offers), strict=True)):
             chosen = self.choose_split(node, best)
-            check_choice(chosen, best, node=node, may_prune=self.may_prune)
+            chosen = check_choice(chosen, best, node=node, may_prune=self.may_prune)
             if chosen is None:
                 source = source_above(tree, node, self.names)
                 for name, said in told.items():

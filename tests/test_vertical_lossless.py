@@ -55,7 +55,7 @@ def test_targets_of_a_billion_and_of_a_billionth_scale() -> None:
 def test_a_label_above_a_declared_bound_is_refused() -> None:
     frame = random_frame(2, objective="reg:squarederror")
     config = config_of(objective="reg:squarederror", label_bound=500.0, max_depth=3, num_trees=3)
-    with pytest.raises(SiteFault, match="^rows have a label above 500") as caught:
+    with pytest.raises(SiteFault, match=r"^rows have a label above 500") as caught:
         joined([frame.assign(label=1000.0)], config)
     assert caught.value.code == "bad-labels"
 

@@ -98,10 +98,10 @@ def test_a_party_may_have_no_labels_at_all() -> None:
 
 
 def test_unknown_labels_are_refused_without_being_told() -> None:
-    with pytest.raises(SiteFault, match="^rows have a label that is neither") as caught:
+    with pytest.raises(SiteFault, match=r"^rows have a label that is neither") as caught:
         read(frame_of(label=["1", "secret", "other"]))
     assert "secret" not in str(caught.value)
-    with pytest.raises(SiteFault, match="^rows have a label that is neither") as caught:
+    with pytest.raises(SiteFault, match=r"^rows have a label that is neither") as caught:
         read(frame_of(label=["1", "secret", "0"]), negative_label="0")
     assert "secret" not in str(caught.value)
     with pytest.raises(SiteFault, match="not numbers"):
@@ -182,7 +182,9 @@ def test_targets_beside_blanks_may_be_text(text: str) -> None:
     assert np.array_equal(table.labels, [np.nan, 4.5, -2.0], equal_nan=True)
 
 
-@pytest.mark.parametrize("text", ["4,5", "0x1f", "1_000", "inf", "nan", "true", "\u0664", "4 5", "."])
+@pytest.mark.parametrize(
+    "text", ["4,5", "0x1f", "1_000", "inf", "nan", "true", "\u0664", "4 5", "."]
+)
 def test_other_text_is_no_target(text: str) -> None:
     with pytest.raises(SiteFault, match="not numbers") as caught:
         read(frame_of(label=["1.5", " ", text]), objective="reg:squarederror")

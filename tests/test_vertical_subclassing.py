@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from fedapp import client_app, run_config, simulation, vertical_run
 from fedapp.fingerprint import code_fingerprint
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid
+from strategies import vertical_xgboost
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import meet_sites
 from strategies.vertical_result import GrownTree
@@ -74,12 +77,15 @@ def test_a_subclass_chooses_split_clients(tmp_path: Path, use: Any) -> None:
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
+        (None, "must name one for each of site-0, site-1, site-2"),
+        (["site-1", "site-2", "site-0"], "must name one for each of site-0, site-1, site-2"),
+        ({"site-0": 1, "site-1": ["site-0"], "site-2": None}, "site-0, site-1, site-2: the split"),
         ({"site-0": "site-1"}, "must name one for each of site-0, site-1, site-2"),
         (dict.fromkeys(["site-0", "site-1", "site-2"], "site-1"), "site-1: the split client must"),
         (dict.fromkeys(["site-0", "site-1", "site-2"], "bank"), "must be another party"),
     ],
 )
-def test_split_clients_that_are_none(chosen: Mapping[str, str], words: str) -> None:
+def test_split_clients_that_are_none(chosen: Any, words: str) -> None:
     class Chosen(VerticalXGBoost):
         def choose_split_clients(self, names: tuple[str, ...]) -> Mapping[str, str]:
             return chosen
@@ -149,7 +155,10 @@ def test_pruning_below_a_gain_is_gamma(tmp_path: Path, use: Any) -> None:
     ("choice", "words"),
     [
         (None, r"choose_split: no split of node 0, .* allowed are \[\(\d, \d+\).*may_prune = True"),
-        ((0, 10**6), r"choose_split: \(0, 1000000\) for node 0; allowed are \[\(\d, \d+\)"),
+        *(
+            (wrong, rf"choose_split: {re.escape(repr(wrong))} for node 0; allowed are \[\(\d, \d+")
+            for wrong in [(0, 10**6), (0,), [0, 1], 0, "01", (False, True)]
+        ),
     ],
 )
 def test_a_choice_that_nobody_offers(choice: Any, words: str) -> None:
@@ -163,8 +172,36 @@ def test_a_choice_that_nobody_offers(choice: Any, words: str) -> None:
         start(Choosing)
 
 
-@pytest.mark.parametrize("nodes", [[], [1], [0, 7]])
-def test_nodes_that_are_not_open(nodes: list[int]) -> None:
+def test_a_choice_must_be_whole_numbers_not_only_equal_ones() -> None:
+    class Choosing(VerticalXGBoost):
+        kind: Any = float
+
+        def choose_split(
+            self, node: int, splits: Sequence[BestSplit | None]
+        ) -> tuple[int, int] | None:
+            chosen = super().choose_split(node, splits)
+            return None if chosen is None else (self.kind(chosen[0]), self.kind(chosen[1]))
+
+    with pytest.raises(ValueError, match=r"choose_split: \(\d\.0, \d+\.0\) for node 0; allowed"):
+        start(Choosing)
+    Choosing.kind = np.intp  # as numbers of candidates come
+    assert len(start(Choosing).trees) == 3
+
+
+@pytest.mark.parametrize("may_prune", [2, "yes", None, 0])
+def test_may_prune_that_is_no_truth_value(may_prune: Any) -> None:
+    class Pruning(VerticalXGBoost): ...
+
+    Pruning.may_prune = may_prune
+    with pytest.raises(ValueError, match=f"may_prune = {may_prune!r}: must be True or False"):
+        start(Pruning)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[], [1], [0, 7], None, 0, "0", [float("nan")], [0.7], [0.0], [False], ["0"], [0, None]],
+)
+def test_nodes_that_are_not_open(nodes: Any) -> None:
     class Choosing(VerticalXGBoost):
         def choose_nodes(self, tree: GrowingTree[OwnedSplit]) -> Sequence[int]:
             return nodes
@@ -308,6 +345,44 @@ def test_parties_do_not_hear_the_text_of_an_unexpected_error() -> None:
     with pytest.raises(LookupError):
         start(Failing, grid_class=ListeningGrid)
     assert heard == ["LookupError at the server"] * 3
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_parties_hear_that_the_server_was_interrupted(interruption: type[BaseException]) -> None:
+    heard: list[str] = []
+
+    class ListeningGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == STOP:
+                heard.append(StopRequest.from_record(copy.deepcopy(message).content).reason)
+            return super()._handle(message)
+
+    class Interrupted(VerticalXGBoost):
+        def after_tree(self, grown: GrownTree) -> None:
+            raise interruption("the value 123.456")
+
+    with pytest.raises(interruption):
+        start(Interrupted, grid_class=ListeningGrid)
+    assert heard == [f"{interruption.__name__} at the server"] * 3
+
+
+def test_an_interrupted_server_does_not_wait_for_parties_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class DeafGrid(InProcessGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            replies = super().pull_messages(message_ids)
+            return [reply for reply in replies if reply.metadata.message_type != STOP]
+
+    class Interrupted(VerticalXGBoost):
+        def after_tree(self, grown: GrownTree) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(vertical_xgboost, "INTERRUPTED_SECONDS", 0.2)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        start(Interrupted, grid_class=DeafGrid)
+    assert time.monotonic() - began < 60.0  # and not the 600 s of the Exchange
 
 
 def test_nodes_of_a_level_are_checked_at_the_party(
