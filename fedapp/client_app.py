@@ -253,9 +253,10 @@ def _read_survival_site(run_id: int, node_items: Items, run_items: Items) -> Sur
 
 def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
     from tasks.roc_glm import client, site_state
+    from tasks.roc_glm.request_checks import read_request
     from tasks.site.messages import HelloRequest
 
-    model = HelloRequest.from_record(message.content).task.get("model")
+    model = read_request(message.content, HelloRequest.from_record).task.get("model")
     if model:
         site_state.remember_model(context, str(model))
     return client.introduction(_roc_glm_site(context), context)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from tasks.roc_glm.counts import equal_cuts
 from tasks.roc_glm.counts_messages import (
@@ -275,6 +275,38 @@ def test_a_field_of_another_type_is_refused(
     content = content_of(run, kind)
     content.config_records[record_name][name] = value
     assert why(ask(run, 1, content, kind)).startswith("bad-request: a request of another form")
+
+
+@pytest.mark.parametrize(
+    ("release", "broken"),
+    [
+        ("binned", lambda s: CellSurvivor(s.cuts, s.counts[:10])),
+        ("secure-counts", lambda s: CellSurvivor(s.cuts, s.counts[:-1])),
+        ("exact", lambda s: ScoreSurvivor(s.levels, s.counts[:-1])),
+        ("exact", lambda s: ScoreSurvivor(s.levels[:3], s.counts)),
+        ("noisy-scores", lambda _: LinearSurvivor(np.empty(0))),
+        ("noisy-scores", lambda _: LinearSurvivor(np.zeros(50))),
+        ("noisy-scores", lambda _: LinearSurvivor(np.array([2.0, -1.0]))),
+    ],
+)
+def test_parts_of_a_survivor_function_belong_together(
+    release: str, broken: Any, tmp_path: Path
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": release, "roc-glm.mode": "fisher"})
+    asked = RocGlmFisherRequest.from_record(content_of(run, ROC_GLM_FISHER))
+    content = replace(asked, survivor=broken(asked.survivor)).to_record()
+    said = why(ask(run, 1, content, ROC_GLM_FISHER))
+    assert said == "bad-request: a survivor function whose parts do not belong together"
+
+
+@pytest.mark.parametrize("content", [RecordDict(), RecordDict({"hello": ConfigRecord()})])
+def test_an_introduction_without_its_parts_is_a_bad_request(
+    content: RecordDict, tmp_path: Path
+) -> None:
+    run = record(tmp_path, {"roc-glm.release": "binned"})
+    reply = HelloReply.from_record(ask(run, 1, content, HELLO).content)
+    assert reply.fault_code == "bad-request"
+    assert reply.fault_reasons == ["a request of another form than expected (KeyError)"]
 
 
 # Under masks -------------------------------------------------------------------------------------

@@ -57,6 +57,17 @@ def refuse_survivor(survivor: Survivor, site: RocGlmSite) -> None:
         raise SiteFault("bad-request", f"a survivor function that release = '{release}' has not")
     if isinstance(survivor, CellSurvivor):
         refuse_cuts(survivor.cuts, site)
+    if not _is_whole(survivor):
+        raise SiteFault("bad-request", "a survivor function whose parts do not belong together")
+
+
+def _is_whole(survivor: Survivor) -> bool:
+    if isinstance(survivor, CellSurvivor):
+        return len(survivor.counts) == len(survivor.cuts) + 1
+    if isinstance(survivor, ScoreSurvivor):
+        return len(survivor.counts) == len(survivor.levels)
+    probabilities = survivor.probabilities
+    return bool((probabilities >= 0).all() and probabilities.sum() > 0)
 
 
 def refuse_pool(
