@@ -45,6 +45,12 @@ def test_ranges_are_refused_all_at_once() -> None:
     assert "5 validation errors" in message
 
 
+@pytest.mark.parametrize("value", [1e-300, 9e-10, 0.0, -1.0, 1.1e9, float("inf"), float("nan")])
+def test_sensitivities_whose_noise_cannot_be_reckoned_with(value: float) -> None:
+    assert "sensitivity" in refused(release="noisy-scores", sensitivity=value)
+    assert RocGlmConfig(sensitivity=1e-9).sensitivity == 1e-9
+
+
 def test_contradictions_are_refused_all_at_once() -> None:
     message = refused(release="exact", secure=True, cells=1)
     assert "allowed with allow-score-disclosure = true" in message

@@ -24,6 +24,15 @@ def test_number_of_bins_is_bounded(tau: float) -> None:
     assert len(NoiseBlur(tau).kernel) <= 250
 
 
+@pytest.mark.parametrize("tau", [1e-5, 1e-12, 1e-160, 1e-300, 5e-324])
+def test_almost_no_noise_leaves_scores_where_they_are(tau: float) -> None:
+    blur = NoiseBlur(tau, cells=16)
+    ends = np.array([0.0, *blur.edges, 1.0])
+    low = np.maximum(ends[:-1, None], np.arange(16) / 16)
+    high = np.minimum(ends[1:, None], np.arange(1, 17) / 16)
+    assert blur.kernel == pytest.approx(16 * np.maximum(high - low, 0.0), abs=20 * tau + 1e-12)
+
+
 def test_bin_counts_count_everything() -> None:
     blur = NoiseBlur(0.2)
     noisy = np.array([-50.0, 0.5, 0.5, 99.0])

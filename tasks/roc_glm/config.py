@@ -127,7 +127,7 @@ class RocGlmConfig(BaseModel):
     sensitivity: Annotated[
         float,
         Field(
-            gt=0,
+            ge=1e-9,
             le=1e9,
             allow_inf_nan=False,
             description="largest move of a score between neighbours; 1 is the range of scores",

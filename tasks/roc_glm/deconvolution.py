@@ -24,6 +24,7 @@ MOST_NOISE = 0.25
 MOST_COUNT_NOISE = 0.5
 """Standard deviation of the noise on a cumulative count, over the smaller class, likewise."""
 _TAIL = 6.0  # noise standard deviations that the bins reach beyond [0, 1]
+_FAR = 40.0  # standard deviations beyond which a normal density is 0 as a double
 
 
 class NoiseBlur:
@@ -159,10 +160,12 @@ def apportion(probabilities: FloatArray, number: int) -> list[int]:
 
 def _kernel(edges: FloatArray, tau: float, cells: int) -> FloatArray:
     """Bin probabilities of (uniform in a cell) + noise: differences of the integrated Phi."""
-    borders = np.arange(cells + 1) / cells
-    z = (edges[:, None] - borders) / tau
-    integral = z * ndtr(z) + np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    below_edge = tau * cells * (integral[:, :-1] - integral[:, 1:])
+    distance = edges[:, None] - np.arange(cells + 1) / cells
+    # Farther out nothing changes any more; and z, or its square, could overflow.
+    z = np.clip(distance, -_FAR * tau, _FAR * tau) / tau
+    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    integral = distance * ndtr(z) + tau * density
+    below_edge = cells * (integral[:, :-1] - integral[:, 1:])
     below = np.vstack([np.zeros(cells), below_edge, np.ones(cells)])
     kernel = np.clip(np.diff(below, axis=0), 0.0, None)
     return np.asarray(kernel / kernel.sum(axis=0))
