@@ -24,6 +24,7 @@ from tasks.roc_glm.messages import RELEASE, MaskedReply, ReleaseReply, ReleaseRe
 from tasks.roc_glm.survivor import CellSurvivor, LinearSurvivor, ScoreSurvivor
 from tasks.secure.keys import SiteKeys
 from tasks.secure.roster import Roster
+from tasks.site.foreign_text import printable
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
 from tests import test_roc_glm_disclosure as recorded
 from tests.test_roc_glm_disclosure import Recorded, ask, begin_anew, record, request_of
@@ -94,6 +95,33 @@ def test_a_node_that_lost_its_state_draws_no_noise_anew(release: str, tmp_path: 
     assert values[0] == values[1]
     begin_anew(run, 1)
     assert why(ask(run, 1, content, RELEASE)).startswith("lost-state")
+
+
+@pytest.mark.parametrize("bad", ["a-file", "a-file/below", "nul\0", "~no-such-user/state"])
+def test_a_state_dir_that_cannot_be_written_is_said_at_the_introduction(
+    bad: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").touch()
+    directory = bad if bad.startswith(("nul", "~")) else str(tmp_path / bad)
+    run = record(tmp_path / "noisy", {"roc-glm.release": "noisy-counts"})
+    run.grid.contexts[1].node_config["state-dir"] = directory
+    run.grid.contexts[1].state = RecordDict()
+    reply = HelloReply.from_record(ask(run, 1, content_of(run, HELLO), HELLO).content)
+    assert reply.fault_code == "bad-configuration"
+    (reason,) = reply.fault_reasons
+    name = printable(directory)
+    assert reason.startswith(f'node config "state-dir" = "{name}": no file can be written there (')
+    run.grid.contexts[1].node_config["state-dir"] = str(tmp_path / "made")
+    begin_anew(run, 1)
+    assert not list((tmp_path / "made" / "roc-glm").iterdir())  # nothing is noted yet
+
+
+def test_without_noise_no_state_dir_is_looked_at(tmp_path: Path) -> None:
+    run = record(tmp_path, {"roc-glm.release": "binned"})
+    (tmp_path / "a-file").touch()
+    run.grid.contexts[1].node_config["state-dir"] = str(tmp_path / "a-file")
+    reply = HelloReply.from_record(ask(run, 1, content_of(run, HELLO), HELLO).content)
+    assert (reply.fault_code, reply.fault_reasons) == ("", [])
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,14 @@ def introduction(site: RocGlmSite, context: Context) -> TaskPart:
 
     Model, keys and facts are those of the first introduction of the run, however often it is asked
     for.
+
+    Raises
+    ------
+    SiteFault
+        If the site could not note on its disk that it has drawn noise, as it is configured to.
     """
+    if site.config.release in NOISY_RELEASES:
+        site_state.check_state_dir(context)
     bundle = b""
     if site.config.masks_sums:
         bundle = site_state.own_keys(context, site.name).public.to_bytes()

@@ -6,6 +6,7 @@ that of every later step, so that no server can have a step answered for two of 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
@@ -32,6 +33,9 @@ _MODEL = "roc-glm-model"
 _FACTS = "roc-glm-facts"
 _RELEASE = "roc-glm-release/"
 _NOISE = "roc-glm-noise"
+
+_CANNOT_WRITE = (OSError, ValueError, RuntimeError)
+"""Of a path that is no folder, holds a null character, or starts with an unknown user's home."""
 
 _LOST = "the node has lost its state of this run (was its SuperNode restarted?): begin a new run"
 
@@ -165,6 +169,23 @@ def require_introduction(context: Context) -> None:
         raise SiteFault("lost-state", _LOST)
 
 
+def check_state_dir(context: Context) -> None:
+    """Refuse to take part where `mark_release` could not write its note.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-configuration"`` with the folder.
+    """
+    try:
+        where = _state_dir(context)
+        if where is not None:
+            with tempfile.TemporaryFile(dir=where):
+                pass
+    except _CANNOT_WRITE as error:
+        raise _unwritable(context, error) from None
+
+
 def mark_release(context: Context, name: str) -> None:
     """Note in `state-dir` of the node configuration, if it has one, that noise was drawn.
 
@@ -175,17 +196,38 @@ def mark_release(context: Context, name: str) -> None:
     SiteFault
         ``"lost-state"`` if it is there already, ``"bad-configuration"`` if it cannot be written.
     """
-    directory = str(context.node_config.get("state-dir", ""))
-    if not directory:
-        return
-    where = Path(directory).expanduser() / "roc-glm"
     try:
-        where.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (where / f"{run_name(context.run_id)}-{name}").touch(mode=0o600, exist_ok=False)
+        where = _state_dir(context)
+        if where is not None:
+            _touch_new(where / f"{run_name(context.run_id)}-{name}")
+    except _CANNOT_WRITE as error:
+        raise _unwritable(context, error) from None
+
+
+def _touch_new(note: Path) -> None:
+    try:
+        note.touch(mode=0o600, exist_ok=False)
     except FileExistsError:
         raise SiteFault("lost-state", _LOST) from None
-    except OSError as error:
-        raise SiteFault("bad-configuration", f"state-dir: {error.strerror}") from None
+
+
+def _state_dir(context: Context) -> Path | None:
+    """Folder of the task in `state-dir`, made if it is not there; None without `state-dir`."""
+    directory = str(context.node_config.get("state-dir", "")).strip()
+    if not directory:
+        return None
+    where = Path(directory).expanduser() / "roc-glm"
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return where
+
+
+def _unwritable(context: Context, error: Exception) -> SiteFault:
+    words = getattr(error, "strerror", None) or type(error).__name__
+    directory = context.node_config.get("state-dir")
+    return SiteFault(
+        "bad-configuration",
+        f'node config "state-dir" = "{directory}": no file can be written there ({words})',
+    )
 
 
 def earlier_release(context: Context) -> RecordDict | None:
