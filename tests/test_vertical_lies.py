@@ -248,6 +248,29 @@ def test_leaf_weights_that_are_none_are_told_in_the_name_of_their_sender(
     assert said.startswith("site-1: the weights that it sealed for leaves are none")
 
 
+@pytest.mark.parametrize("tree", ["shallow", "deep", "pruned"])
+def test_absurd_leaf_weights_are_told_in_the_name_of_their_sender(
+    tree: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "strategies.vertical_xgboost.draw_split_clients",
+        lambda names: dict(zip(names, ("site-1", "site-2", "site-1"), strict=True)),
+    )
+    depth: dict[str, Any] = {
+        "shallow": {"max_depth": 1},
+        "deep": {"max_depth": 3},
+        "pruned": {"max_depth": 1, "gamma": 1e9},  # the root is a leaf
+    }[tree]
+    reason = seal_otherwise(
+        *(tmp_path, monkeypatch, "leaves", lambda p: np.full(len(p) // 8, 1e6).tobytes()),
+        **{**SQUARED, **depth, "frames": frames_of(**SQUARED)},
+    )
+    told_by, liar, words = reason.split(": ")
+    assert (liar, set(told_by.split(", "))) == ("site-1", {"site-0", "site-1", "site-2"})
+    assert words.startswith("weights that it sealed for leaves exceed ")
+    assert "label-bound" not in reason
+
+
 @pytest.mark.parametrize(
     "change",
     [lambda p: p[:-1], lambda p: b"", lambda p: bytes(len(p)), lambda p: p + bytes(4)],

@@ -11,12 +11,14 @@ from flwr.supercore import log
 from tasks.secure.secure_sums import MaskedVector
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.decide_messages import leaves_step
+from tasks.vertical_xgboost.fixed_point import IntArray
 from tasks.vertical_xgboost.level_messages import SealedDecision
 from tasks.vertical_xgboost.message_parts import Sealed
 from tasks.vertical_xgboost.messages import metrics_step
-from tasks.vertical_xgboost.party import Decision, Party
+from tasks.vertical_xgboost.party import Decision, KnownSplit, Party
 from tasks.vertical_xgboost.peers import Peers
 from tasks.vertical_xgboost.site_state import Secrets
+from tasks.vertical_xgboost.tree import GrowingTree
 
 WEIGHT = np.dtype("<f8")
 """How weights of leaves stand in a sealed part."""
@@ -51,11 +53,12 @@ def hear_decisions(
     party: Party, decisions: Sequence[SealedDecision], secrets: Secrets, peers: Peers
 ) -> MaskedVector | None:
     """Enter a level's decisions; metrics under masks if they finish a tree."""
-    tree, level, nodes = len(party.finished), party.tree.depth, party.level
+    growing = party.tree
+    tree, level, nodes = len(party.finished), growing.depth, party.level
     if len(decisions) != len(nodes):
         raise SiteFault("bad-request", f"{len(decisions)} decisions for {len(nodes)} open nodes")
     heard = []
-    are_last = party.tree.are_last(nodes)
+    are_last = growing.are_last(nodes)
     for node, decision in enumerate(decisions):
         _check_decision(party, decision)
         weights: tuple[float, ...] = ()
@@ -76,10 +79,32 @@ def hear_decisions(
     log(INFO, "tree %d is grown", tree + 1)
     return secrets.mask(
         peers,
-        party.metric_sums(),
+        _metric_sums(party, growing, peers),
         step=metrics_step(tree),
         two=party.config.allow_two_parties,
     )
+
+
+def _metric_sums(party: Party, tree: GrowingTree[KnownSplit], peers: Peers) -> IntArray:
+    """Metrics of the tree that was just finished; a fault names who sealed absurd weights of it.
+
+    A squared error's leaf is a mean of gradients, shrunk, so none exceeds their bound. One that
+    does is looked for only when losses do, since noise in a weight may take it there.
+    """
+    try:
+        return party.metric_sums()
+    except SiteFault:
+        bound = party.scales.gradient.bound
+        parents = {child: node for node, pair in tree.children.items() for child in pair}
+        senders = set()
+        for leaf, weight in party.finished[-1].weights.items():
+            if abs(weight) > bound:  # sealed by the split client of the split above
+                source = tree.splits[parents[leaf]].source if leaf in parents else 0
+                senders.add(peers.names[peers.split_clients[source]])
+        if not senders:
+            raise
+        words = f"weights that it sealed for leaves exceed {bound:g}, the bound of gradients"
+        raise SiteFault("bad-request", *(f"{who}: {words}" for who in sorted(senders))) from None
 
 
 def _check_decision(party: Party, decision: SealedDecision) -> None:
