@@ -70,6 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", type=Path, metavar="RUN", help="run folder")
     report.set_defaults(command=_report)
 
+    export = commands.add_parser(
+        "export-model", help="write the whole of a vertical model for XGBoost, if all consent"
+    )
+    export.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    export.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON to write")
+    export.add_argument(
+        "--importance", type=Path, metavar="FILE", help="JSON of gain, cover and weight to write"
+    )
+    export.set_defaults(command=_export_model)
+
     predict = commands.add_parser("predict", help="predict survival of new rows by a run's model")
     predict.add_argument("run", type=Path, metavar="RUN", help="run folder, or its model file")
     predict.add_argument("data", type=Path, metavar="DATA", help="CSV or Parquet file")
@@ -210,6 +220,22 @@ def _identity(options: argparse.Namespace) -> int:
     return 0
 
 
+def _export_model(options: argparse.Namespace) -> int:
+    from fedapp.vertical_export import exported_model
+
+    try:
+        model, importance = exported_model(options.run)
+    except ValueError as error:
+        print(f"fedapp: {error}", file=sys.stderr)
+        return EXIT_CODES["refused"]
+    wanted = [(options.out, model)]
+    wanted += [(options.importance, importance)] if options.importance else []
+    for path, document in wanted:
+        path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+        print(path.resolve())
+    return 0
+
+
 def _values(options: argparse.Namespace) -> dict[str, Value]:
     """Merge file, --set and the short options, later ones winning, and check them."""
     values: dict[str, Value] = {}
@@ -236,6 +262,11 @@ def _values(options: argparse.Namespace) -> dict[str, Value]:
     run_config.read(values)
     # The ServerApp's working directory is the SuperLink's, not the user's.
     values["run-dir"] = str(_here("run-dir", str(values.get("run-dir", "runs"))))
+    if model := str(values.get("vertical-xgboost.model", "")):
+        from fedapp.vertical_prediction import model_of
+
+        remote = bool(getattr(options, "superlink", ""))
+        values["vertical-xgboost.model"] = model_of(model, remote=remote)
     if data := str(values.get(data_key, "")):
         named = "--data" if options.data is not None else data_key
         remote = bool(getattr(options, "superlink", ""))

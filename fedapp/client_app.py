@@ -218,6 +218,33 @@ def vertical_trim(message: Message, context: Context) -> Message:
     return client.trim(message, _vertical_site(context), context)
 
 
+@app.query("vertical_predict")
+@answering_once
+def vertical_predict(message: Message, context: Context) -> Message:
+    """Tell others, sealed, sides or rows at this party's splits of a model."""
+    from tasks.vertical_xgboost import prediction_client
+
+    return prediction_client.predict(message, _vertical_site(context), context)
+
+
+@app.query("vertical_predictions")
+@answering_once
+def vertical_predictions(message: Message, context: Context) -> Message:
+    """Write down the predictions of this party's rows."""
+    from tasks.vertical_xgboost import prediction_client
+
+    return prediction_client.predictions(message, _vertical_site(context), context)
+
+
+@app.query("vertical_export")
+@answering_once
+def vertical_export(message: Message, context: Context) -> Message:
+    """Tell this party's part of the model, if it consents."""
+    from tasks.vertical_xgboost import export_client
+
+    return export_client.export(message, _vertical_site(context), context)
+
+
 @app.query("vertical_stop")
 @answering_once
 def vertical_stop(message: Message, context: Context) -> Message:

@@ -83,7 +83,7 @@ def compare(
     """
     try:
         found = {name: ModelPart.load(part_path(parts, name)) for name in result.parties}
-    except OSError:  # parties on other machines
+    except SiteFault:  # parties on other machines
         return {}
     margins = predict(joined.tables, result, found)
     ids = next(iter(joined.tables.values())).ids

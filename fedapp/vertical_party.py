@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedapp import run_config, site_data
+from fedapp.fingerprint import code_fingerprint
+from tasks.vertical_xgboost.model_part import ModelPart, own_part
 from tasks.vertical_xgboost.rows import read_table
 from tasks.vertical_xgboost.site import VerticalSite
 
@@ -23,12 +25,26 @@ def prepare_vertical_site(
     bundled = site_data.bundled_set(node_config, data=vertical.data)
     id_column = vertical.id or (bundled.id if bundled else "") or "id"
     label_column = vertical.label or (bundled.label if bundled else "") or "label"
+    name = site_data.site_name(node_config)
+    path = str(node_config.get("data-path", ""))
+    simulated = path.startswith(site_data.MEMORY_PREFIX) or (
+        "partition-id" in node_config and "data-path" not in node_config
+    )
+    model_dir = str(node_config.get("model-dir", "")).strip()
+    part: ModelPart | None = None
+    if vertical.mode != "train":
+        part = own_part(vertical.model, name=name, simulated=simulated, model_dir=model_dir)
     frame = site_data.load_frame(
         node_config,
         data=vertical.data,
         seed=config.general.seed,
         spread=site_data.Spread(id=id_column, label=label_column),
     )
+    if part is not None:
+        labels = () if vertical.asker else (label_column,)
+        wanted = {id_column, *labels, *part.feature_names}
+        frame = frame[[column for column in frame.columns if column in wanted]]
+        vertical = vertical.model_copy(update={"test_fraction": 0.0, **_labels_of(part)})
     table = read_table(
         frame,
         id_column=id_column,
@@ -36,13 +52,23 @@ def prepare_vertical_site(
         config=vertical,
         seed=config.general.seed,
     )
-    path = str(node_config.get("data-path", ""))
     return VerticalSite(
-        name=site_data.site_name(node_config),
+        name=name,
         table=table,
         config=vertical,
-        simulated=path.startswith(site_data.MEMORY_PREFIX)
-        or ("partition-id" in node_config and "data-path" not in node_config),
-        model_dir=str(node_config.get("model-dir", "")).strip(),
+        simulated=simulated,
+        model_dir=model_dir,
         seed=config.general.seed,
+        code=code_fingerprint(),
+        part=part,
+        consents=vertical.export_consent
+        if simulated
+        else node_config.get("export-consent") is True,
     )
+
+
+def _labels_of(part: ModelPart) -> dict[str, object]:
+    """How labels are read: as in the training."""
+    names = ("objective", "positive-label", "negative-label", "label-bound")
+    found = {name: part.settings[name] for name in names if name in part.settings}
+    return {name.replace("-", "_"): value for name, value in found.items()}

@@ -13,19 +13,27 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, read_joined
+from fedapp.vertical_export import EXPORT_DISCLOSURES, export
+from fedapp.vertical_prediction import predict
 from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
+from strategies.vertical_prediction import PREDICTION_DISCLOSURES
 from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, TaskPart
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.messages import (
     STOP,
     StopRequest,
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
+from tasks.vertical_xgboost.prediction_messages import PartFacts
 from tasks.vertical_xgboost.tree import text_of
+
+SKELETON = "trees.json"
+"""What the server keeps of a model."""
 
 PARTS = "parties"
 """Folder of the parties' parts of the model, in a simulated run."""
@@ -34,15 +42,21 @@ PARTS = "parties"
 def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     """Ledger words of a run's messages, by message type."""
     hello = HELLO_DISCLOSURE[HELLO]
+    vertical = config.vertical_xgboost
+    if vertical.mode != "train":
+        told = f"{hello.reply}; {PartFacts.reveals}"
+        introduction = Disclosure(hello.step, hello.request, told)
+        words = EXPORT_DISCLOSURES if vertical.mode == "export" else PREDICTION_DISCLOSURES
+        return {HELLO: introduction, **words}
     facts = PartyFacts.reveals
-    if config.vertical_xgboost.alignment != "same":
+    if vertical.alignment != "same":
         facts = PartyFacts.reveals_unaligned
     introduction = Disclosure(hello.step, hello.request, f"{hello.reply}; {facts}")
-    return {HELLO: introduction, **vertical_disclosures(config.vertical_xgboost)}
+    return {HELLO: introduction, **vertical_disclosures(vertical)}
 
 
 def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """Train trees over the parties of an Exchange.
+    """Train trees over the parties of an Exchange, or predict by those of a model.
 
     Returns
     -------
@@ -52,6 +66,11 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     vertical = config.vertical_xgboost
     parties = _meet(exchange, config)
     simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    if vertical.mode == "export":
+        return export(exchange, config, folder, parties)
+    if vertical.mode == "predict":
+        parts = folder.path / PARTS if simulated else None
+        return predict(exchange, config, folder, parties, parts=parts)
     strategy = VerticalXGBoost(
         config=vertical,
         parties=parties,
@@ -59,7 +78,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         folder=str(folder.path / PARTS) if simulated else "",
     )
     result = strategy.start(grid=exchange, timeout=config.general.timeout)
-    folder.write_json("trees.json", {"trees": [_document(grown) for grown in result.trees]})
+    folder.write_json(SKELETON, skeleton(result, vertical))
     summary = _summary(result, config)
     if simulated and (joined := read_joined(exchange, config, result.parties)) is not None:
         summary |= compare(joined, config, result, folder, parts=folder.path / PARTS)
@@ -110,6 +129,23 @@ def _metrics(grown: GrownTree, config: RunConfig) -> dict[str, float]:
     return found
 
 
+def skeleton(result: VerticalResult, config: VerticalXGBoostConfig) -> dict[str, Any]:
+    """What the server knows of a model, for ``trees.json``: no feature, threshold or weight."""
+    return {
+        "format": "fedapp/vertical-xgboost-skeleton",
+        "version": 1,
+        "run": result.run,
+        "code": code_fingerprint(),
+        "parties": list(result.parties),
+        "objective": config.objective,
+        "base-score": result.base_score,
+        "base-margin": result.base_margin,
+        "eta": config.eta,
+        "trees-kept": result.trees_to_keep,
+        "trees": [_document(grown) for grown in result.trees],
+    }
+
+
 def _document(grown: GrownTree) -> dict[str, Any]:
     """A tree as the server knows it, for ``trees.json``."""
     tree = grown.tree
@@ -138,6 +174,7 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
     last = result.trees[result.trees_to_keep - 1]
     summary: dict[str, Any] = {
         **_metrics(last, config),
+        "model": result.run,
         "trees": len(result.trees),
         "trees-kept": result.trees_to_keep,
         "base-score": result.base_score,

@@ -121,6 +121,8 @@ class VerticalResult(Result):
 
     Attributes
     ----------
+    run : str
+        Name of the training, by which parties find their parts of the model again.
     parties : tuple of str
         In the order of names.
     split_clients : mapping of str to str
@@ -142,6 +144,7 @@ class VerticalResult(Result):
         Rows of each party, of which `num_rows` are common to all.
     """
 
+    run: str
     parties: tuple[str, ...]
     split_clients: Mapping[str, str]
     base_score: float

@@ -89,6 +89,7 @@ class Training:
         clients = zip(self.names, sources.split_clients, strict=True)
         layouts = zip(self.names, sources.layouts, strict=True)
         return VerticalResult(
+            run=self.roster.run,
             parties=self.names,
             split_clients={name: self.names[client] for name, client in clients},
             base_score=self.base_score,

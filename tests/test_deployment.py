@@ -179,9 +179,9 @@ def test_vertical_xgboost_of_three_parties_equals_the_in_process_run(tmp_path: P
     )
     assert deployed.summary["test-loss"] == here.summary["test-loss"]
     for name in names:
-        (path,) = (tmp_path / name).rglob(f"{name}.npz")
+        (path,) = (tmp_path / name).rglob(f"{name}.json")
         ours, theirs = (
-            ModelPart.load(part) for part in (here.run_folder / "parties" / f"{name}.npz", path)
+            ModelPart.load(part) for part in (here.run_folder / "parties" / f"{name}.json", path)
         )
         assert theirs.lookup.records == ours.lookup.records
         assert [tree.weights for tree in theirs.trees] == [tree.weights for tree in ours.trees]

@@ -117,7 +117,7 @@ def test_parties_keep_fewer_trees_only(
     keys = {"max_depth": 3, "num_trees": 4, "early_stopping_rounds": 3, "eta": 1.0}
     result = run(tmp_path, frames, **keys)
     assert f"{told} trees to keep of 4" in result.summary["reason"]
-    parts = (result.run_folder / "parties").glob("*.npz")
+    parts = (result.run_folder / "parties").glob("*.json")
     assert [len(ModelPart.load(part).trees) for part in parts] == [4] * 4
 
 

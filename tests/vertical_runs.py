@@ -86,7 +86,7 @@ def assert_same(result: SimulationResult, central: Central) -> None:
     """Shape, owners, thresholds, sides, leaves, metrics and predictions, to the last bit."""
     assert result.summary["status"] == "ok", result.summary.get("reason")
     parts = {
-        name: ModelPart.load(result.run_folder / "parties" / f"{name}.npz")
+        name: ModelPart.load(result.run_folder / "parties" / f"{name}.json")
         for name in central.tables
     }
     starts = np.cumsum([0] + [len(table.feature_names) for table in central.tables.values()])

@@ -16,7 +16,7 @@ from flwr.supercore import log
 
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
-from tasks.vertical_xgboost import set_up, site_state
+from tasks.vertical_xgboost import export_client, prediction_client, set_up, site_state
 from tasks.vertical_xgboost.aggregate_messages import FIRST_ORDER
 from tasks.vertical_xgboost.alignment import id_type
 from tasks.vertical_xgboost.alignment_client import (
@@ -62,6 +62,10 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     SiteFault
         If a deployed party has no place for its part of the model, or the run has ended here.
     """
+    if site.config.mode == "export":
+        return export_client.introduction(site, context)
+    if site.config.mode == "predict":
+        return prediction_client.introduction(site, context)
     if not site.simulated:
         check_model_dir(site.model_dir)
     secrets = Secrets.draw(context, site.name, site.config)
@@ -182,11 +186,10 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
         raise SiteFault("bad-request", f"{request.trees_to_keep} trees to keep: there are fewer")
     keep_part(
         party,
-        site.table,
+        site,
         names=peers.names,
         num_trees=request.trees_to_keep,
         folder=request.folder if site.simulated else "",
-        model_dir=site.model_dir,
         run=secrets.run,
     )
     reply = FinishReply(metrics, secrets.watch.seconds)

@@ -27,6 +27,41 @@ class VerticalXGBoostConfig(BaseModel):
         populate_by_name=True,
     )
 
+    mode: Annotated[
+        Literal["train", "predict", "export"],
+        Field(
+            description="grow a model, predict new rows by the parties of one, or export one, to "
+            "which they all have to consent"
+        ),
+    ] = "train"
+    model: Annotated[
+        str,
+        Field(
+            description='modes "predict", "export": the training, as "run-123" of its summary; in '
+            "a simulation the folder of that run"
+        ),
+    ] = ""
+    prediction: Annotated[
+        Literal["direct", "routed"],
+        Field(
+            description="whoever asks hears the sides of its rows at all splits, or rows go from "
+            "owner to owner and it hears sums over trees alone"
+        ),
+    ] = "direct"
+    asker: Annotated[
+        str,
+        Field(
+            description='party that gets the predictions of all rows; "" means each party those '
+            "of the rows whose labels it owns"
+        ),
+    ] = ""
+    export_consent: Annotated[
+        bool,
+        Field(
+            description="simulation: all parties let the model be exported; a deployed party says "
+            "so in its node configuration"
+        ),
+    ] = False
     data: Annotated[
         str,
         Field(
@@ -201,6 +236,18 @@ class VerticalXGBoostConfig(BaseModel):
             faults.append(
                 f"alignment-hub = '{self.alignment_hub}': allowed with alignment = 'hashed' or "
                 "'psi'"
+            )
+        if self.mode != "train" and not self.model:
+            faults.append(
+                f"model = '' with mode = '{self.mode}': allowed is the name of a training, or in "
+                "a simulation its run folder"
+            )
+        if self.mode == "train" and self.model:
+            faults.append(f"model = '{self.model}': allowed with mode = 'predict' or 'export'")
+        if self.mode != "train" and self.alignment != "same":
+            faults.append(
+                f"alignment = '{self.alignment}' with mode = '{self.mode}': allowed is 'same'; the "
+                "parties lay out rows of the same ids"
             )
         if self.early_stopping_rounds and not self.test_fraction:
             faults.append(

@@ -1,25 +1,88 @@
-"""A party's part of a trained model: shape and leaves of all trees, thresholds of its own splits.
+"""A party's part of a trained model, and the file in which it keeps it.
 
-A file of plain arrays (NumPy's ``.npz``, read without pickle).
+Shape and leaves of all trees, whose each split is, thresholds of its own splits, and what
+prediction needs of the configuration. The file is JSON (`part_document`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.part_document import (
+    LeafForm,
+    PartForm,
+    RecordForm,
+    Setting,
+    SplitForm,
+    TreeForm,
+    digest_of,
+    read_document,
+    threshold_of,
+    write_document,
+)
 from tasks.vertical_xgboost.party import KnownTree, Party
-from tasks.vertical_xgboost.party_arrays import trees_from_arrays, trees_to_arrays
-from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.party_arrays import children_of
+from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.tree import LookupTable, Record
 
-_VERSION = 1
+_RUN = re.compile(r"run-\d{1,20}")
+
+
+@dataclass(frozen=True)
+class PartSplit:
+    """A split as a part has it: whose record decides, and the side of missing values.
+
+    Candidates are numbered anew in every run; a record is not.
+    """
+
+    source: str
+    record: int
+    missing_left: bool
+
+
+@dataclass(frozen=True)
+class PartTree:
+    """A tree of a part.
+
+    Parameters
+    ----------
+    splits : mapping of int to PartSplit
+        By node, in the order in which they were made.
+    weights : mapping of int to float
+        By leaf, not times eta.
+    covers : mapping of int to float
+        By leaf: sum of Hessians over the party's own training rows there.
+    """
+
+    splits: Mapping[int, PartSplit]
+    weights: Mapping[int, float]
+    covers: Mapping[int, float]
+
+    @cached_property
+    def children(self) -> dict[int, tuple[int, int]]:
+        """Left and right child of each split node."""
+        return children_of(self.splits)
+
+    @cached_property
+    def depths(self) -> dict[int, int]:
+        """Depth of each node; the root's is 0."""
+        depths = {0: 0}
+        for node, children in self.children.items():
+            depths |= dict.fromkeys(children, depths[node] + 1)
+        return depths
+
+    @cached_property
+    def sources(self) -> dict[int, str]:
+        """Whose split is above each node; the root has none."""
+        found = self.children.items()
+        return {child: self.splits[node].source for node, both in found for child in both}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,70 +91,179 @@ class ModelPart:
 
     Parameters
     ----------
+    run : str
+        Training that left it, as ``run-123``.
     name : str
         The party's.
     names : tuple of str
         All parties, in the order of places.
     feature_names : tuple of str
         Own columns.
+    objective : str
     base_margin, eta : float
-    trees : tuple of KnownTree
+    trees : tuple of PartTree
         Those that are kept.
     lookup : LookupTable
         Own splits by record.
+    code : str
+        Fingerprint of the code that trained it.
+    settings : mapping of str to (bool, int, float or str)
+        Of the training.
     """
 
+    run: str
     name: str
     names: tuple[str, ...]
     feature_names: tuple[str, ...]
+    objective: str
     base_margin: float
     eta: float
-    trees: tuple[KnownTree, ...]
+    trees: tuple[PartTree, ...]
     lookup: LookupTable
+    code: str = ""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def depth(self) -> int:
+        """Levels of splits of the deepest tree."""
+        return max(max(tree.depths.values()) for tree in self.trees)
+
+    @property
+    def model_digest(self) -> bytes:
+        """Digest of what all parts of a model have in common; 32 bytes.
+
+        Run, parties, objective, margin before the first tree, eta, and of each tree shape and
+        owners; no weights.
+        """
+        trees = [
+            [[node, s.source, s.record] for node, s in tree.splits.items()] for tree in self.trees
+        ]
+        common = [self.run, list(self.names), self.objective, self.base_margin, self.eta, trees]
+        return digest_of({"model": common})
 
     def first(self, num_trees: int) -> ModelPart:
         """The part of a model of so many trees, with no threshold that only later trees use."""
-        trees, place = self.trees[:num_trees], self.names.index(self.name)
-        used = sum(split.source == place for tree in trees for split in tree.splits.values())
+        trees = self.trees[:num_trees]
+        used = sum(split.source == self.name for tree in trees for split in tree.splits.values())
         return replace(self, trees=trees, lookup=LookupTable(self.lookup.records[:used]))
 
     def save(self, path: Path) -> None:
         """Write the part; readable by its owner only, never half a file."""
-        records = [[r.column, r.threshold, r.missing_left] for r in self.lookup.records]
-        arrays = {
-            "version": np.array([_VERSION]),
-            "name": np.array([self.name]),
-            "names": np.array(self.names),
-            "feature-names": np.array(self.feature_names, dtype=np.str_),
-            "numbers": np.array([self.base_margin, self.eta]),
-            "num-trees": np.array([len(self.trees)]),
-            "records": np.array(records, dtype=np.float64).reshape(-1, 3),
-            **trees_to_arrays(self.trees),
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as to:
-            np.savez(to, **arrays)  # type: ignore[arg-type]  # numpy types it as allow_pickle
-        partial.replace(path)
+        write_private(path, self.as_text())
+
+    def exported(self) -> ModelPart:
+        """What others get of it: no settings but lambda, which gains are made of."""
+        settings = {key: value for key, value in self.settings.items() if key == "lambda"}
+        return replace(self, code="", settings=settings)
+
+    def as_text(self) -> str:
+        """Text of its file."""
+        return write_document(self._to_form())
 
     @classmethod
-    def load(cls, path: Path) -> ModelPart:
-        """Read what `save` wrote; ValueError, KeyError or OSError if it is something else."""
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        if arrays["version"].tolist() != [_VERSION]:
-            raise ValueError("a model part of another version")
-        base_margin, eta = arrays["numbers"].tolist()
-        records = [Record(int(c), float(t), bool(m)) for c, t, m in arrays["records"].tolist()]
-        return cls(
-            name=str(arrays["name"][0]),
-            names=tuple(arrays["names"].tolist()),
-            feature_names=tuple(arrays["feature-names"].tolist()),
-            base_margin=base_margin,
-            eta=eta,
-            trees=tuple(trees_from_arrays(arrays, num_trees=int(arrays["num-trees"][0]))),
-            lookup=LookupTable(records),
+    def from_text(cls, text: str, *, what: str) -> ModelPart:
+        """Read what `as_text` gave; `what` it is, for faults. Raises as `load`."""
+        return cls._from_form(read_document(text, what=what))
+
+    @classmethod
+    def load(cls, path: Path, *, shown: str = "") -> ModelPart:
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : Path
+        shown : str
+            What faults call the file; its name if not given.
+
+        Raises
+        ------
+        SiteFault
+            ``"no-model-part"`` if it is not there, ``"bad-model-part"`` if it is something else.
+        """
+        what = shown or path.name
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise SiteFault("no-model-part", f"{what}: this part of the model is missing") from None
+        except (OSError, ValueError) as error:
+            words = getattr(error, "strerror", None) or type(error).__name__
+            raise SiteFault("bad-model-part", f"{what}: cannot be read ({words})") from None
+        return cls.from_text(text, what=what)
+
+    def _to_form(self) -> PartForm:
+        records = [
+            RecordForm(
+                record=at,
+                column=each.column,
+                threshold=each.threshold if each.threshold != float("inf") else None,
+                missing_left=each.missing_left,
+            )
+            for at, each in enumerate(self.lookup.records)
+        ]
+        return PartForm(
+            run=self.run,
+            party=self.name,
+            parties=list(self.names),
+            code=self.code,
+            settings=dict(self.settings),
+            features=list(self.feature_names),
+            objective=self.objective,
+            base_margin=self.base_margin,
+            eta=self.eta,
+            trees=[_tree_form(tree) for tree in self.trees],
+            records=records,
         )
+
+    @classmethod
+    def _from_form(cls, form: PartForm) -> ModelPart:
+        records = [
+            Record(each.column, threshold_of(each.threshold), each.missing_left)
+            for each in form.records
+        ]
+        return cls(
+            run=form.run,
+            name=form.party,
+            names=tuple(form.parties),
+            feature_names=tuple(form.features),
+            objective=form.objective,
+            base_margin=form.base_margin,
+            eta=form.eta,
+            trees=tuple(map(_tree_of, form.trees)),
+            lookup=LookupTable(records),
+            code=form.code,
+            settings=form.settings,
+        )
+
+
+def _tree_form(tree: PartTree) -> TreeForm:
+    return TreeForm(
+        splits=[
+            SplitForm(node=node, source=s.source, record=s.record, missing_left=s.missing_left)
+            for node, s in tree.splits.items()
+        ],
+        leaves=[
+            LeafForm(node=node, weight=weight, own_cover=tree.covers[node])
+            for node, weight in sorted(tree.weights.items())
+        ],
+    )
+
+
+def _tree_of(form: TreeForm) -> PartTree:
+    return PartTree(
+        {s.node: PartSplit(s.source, s.record, s.missing_left) for s in form.splits},
+        {leaf.node: leaf.weight for leaf in form.leaves},
+        {leaf.node: leaf.own_cover for leaf in form.leaves},
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a text file that its owner alone may read; never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with os.fdopen(os.open(partial, flags, 0o600), "w", encoding="utf-8") as to:
+        to.write(text)
+    partial.replace(path)
 
 
 def check_model_dir(model_dir: str) -> None:
@@ -127,17 +299,61 @@ def check_model_dir(model_dir: str) -> None:
 
 def part_path(folder: str | Path, name: str) -> Path:
     """File of a party's part in a folder."""
-    return Path(folder) / f"{name}.npz"
+    return Path(folder) / f"{name}.json"
+
+
+def run_dir(model_dir: str, run: str) -> Path:
+    """Folder of a run in the ``model-dir`` of a node."""
+    return Path(model_dir).expanduser() / "vertical-xgboost" / run
+
+
+def own_part(model: str, *, name: str, simulated: bool, model_dir: str) -> ModelPart:
+    """Read a party's part of a model.
+
+    Parameters
+    ----------
+    model : str
+        Deployed: the training, as ``run-123``, whose part is in the party's ``model-dir``. In a
+        simulation the folder of that run.
+    name : str
+        The party's.
+    simulated : bool
+    model_dir : str
+        Of the node configuration.
+
+    Raises
+    ------
+    SiteFault
+        ``"no-model-part"`` with what is missing, ``"bad-model-part"`` for a part of another party
+        or run, or as `ModelPart.load`.
+    """
+    if simulated:
+        part = ModelPart.load(part_path(Path(model).expanduser() / "parties", name))
+    else:
+        if not _RUN.fullmatch(model):
+            raise SiteFault(
+                "no-model-part",
+                f'vertical-xgboost.model = "{model[:80]}": must be the name of a training run, '
+                'as "run-123" (its summary has it)',
+            )
+        if not model_dir:
+            raise SiteFault("no-model-dir", 'node config "model-dir" is missing: no part is there')
+        shown = f"vertical-xgboost/{model}/{name}.json in model-dir"
+        part = ModelPart.load(part_path(run_dir(model_dir, model), name), shown=shown)
+        if part.run != model:
+            raise SiteFault("bad-model-part", f"{shown}: is a part of {part.run}")
+    if part.name != name:
+        raise SiteFault("bad-model-part", f"{name}.json: is the part of {part.name}")
+    return part
 
 
 def keep_part(
     party: Party,
-    table: PartyTable,
+    site: VerticalSite,
     *,
     names: Sequence[str],
     num_trees: int,
     folder: str,
-    model_dir: str,
     run: str,
 ) -> None:
     """Write a party's part of the model where it is kept.
@@ -145,29 +361,38 @@ def keep_part(
     Parameters
     ----------
     party : Party
-    table : PartyTable
+    site : VerticalSite
     names : sequence of str
         All parties.
     num_trees : int
         Trees to keep.
     folder : str
         Simulation only: in the run folder; ``""``: none.
-    model_dir : str
-        ``model-dir`` of the node configuration; ``""``: none.
     run : str
     """
-    name = names[party.place]
     part = ModelPart(
-        name=name,
+        run=run,
+        name=site.name,
         names=tuple(names),
-        feature_names=table.feature_names,
+        feature_names=site.table.feature_names,
+        objective=party.config.objective,
         base_margin=party.base_margin,
         eta=party.config.eta,
-        trees=tuple(party.finished),
+        trees=tuple(_known_tree(tree, names) for tree in party.finished),
         lookup=party.lookup,
+        code=site.code,
+        settings=party.config.model_dump(by_alias=True, exclude={"data", "model", "mode"}),
     )
-    for path in _paths(name, folder=folder, model_dir=model_dir, run=run):
+    for path in _paths(site.name, folder=folder, model_dir=site.model_dir, run=run):
         part.first(num_trees).save(path)
+
+
+def _known_tree(tree: KnownTree, names: Sequence[str]) -> PartTree:
+    splits = {
+        node: PartSplit(names[split.source], split.record, split.candidate.missing_left)
+        for node, split in tree.splits.items()
+    }
+    return PartTree(splits, tree.weights, tree.covers)
 
 
 def trim_part(name: str, *, num_trees: int, folder: str, model_dir: str, run: str) -> None:
@@ -188,6 +413,5 @@ def trim_part(name: str, *, num_trees: int, folder: str, model_dir: str, run: st
 def _paths(name: str, *, folder: str, model_dir: str, run: str) -> list[Path]:
     found = [part_path(folder, name)] if folder else []
     if model_dir:
-        where = Path(model_dir).expanduser() / "vertical-xgboost" / run
-        found.append(part_path(where, name))
+        found.append(part_path(run_dir(model_dir, run), name))
     return found

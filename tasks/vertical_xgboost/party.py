@@ -62,10 +62,13 @@ class KnownTree:
         By node.
     weights : dict of int to float
         By leaf, not times eta.
+    covers : dict of int to float
+        By leaf: sum of Hessians over the party's own training rows there.
     """
 
     splits: dict[int, KnownSplit]
     weights: dict[int, float]
+    covers: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -239,10 +242,19 @@ class Party:
                 move_down(self.nodes, node, self.tree.children[node], left)
 
     def _finish_tree(self) -> None:
+        covers = self._own_covers()
         add_leaves(self.margins, self.nodes, self.weights, eta=self.config.eta)
-        self.finished.append(KnownTree(self.tree.splits, self.weights))
+        self.finished.append(KnownTree(self.tree.splits, self.weights, covers))
         self.tree, self.weights = GrowingTree(self.config.max_depth), {}
         self.nodes = np.zeros_like(self.nodes)
+
+    def _own_covers(self) -> dict[int, float]:
+        leaves = self.tree.leaves
+        gradients = self.objective.gradients(self.margins, self.labels)
+        slots = node_slots(self.nodes, leaves, self.is_training)
+        sums = node_sums(self.scales.encode(*gradients), slots, num_nodes=len(leaves))
+        _, hessians = self.rule.reals(sums)
+        return dict(zip(leaves, hessians.tolist(), strict=True))
 
     def metric_sums(self) -> IntArray:
         """Sums of loss and of correct rows, (4,): training loss and hits, evaluation likewise."""

@@ -135,6 +135,7 @@ def trees_to_arrays(trees: Sequence[KnownTree]) -> dict[str, NDArray[np.generic]
         "splits": np.array(splits, dtype=np.int32).reshape(-1, 7),
         "leaves": np.array([row[:2] for row in leaves], dtype=np.int32).reshape(-1, 2),
         "weights": np.array([row[2] for row in leaves], dtype=np.float64),
+        "covers": np.array([trees[at].covers.get(node, np.nan) for at, node, _ in leaves]),
     }
 
 
@@ -144,8 +145,11 @@ def trees_from_arrays(arrays: Arrays, *, num_trees: int) -> list[KnownTree]:
     for at, node, source, feature, bucket, left, record in arrays["splits"].tolist():
         candidate = Candidate(feature, bucket, bool(left))
         trees[at].splits[node] = KnownSplit(source, candidate, record)
-    for (at, node), weight in zip(
-        arrays["leaves"].tolist(), arrays["weights"].tolist(), strict=True
+    covers = arrays["covers"].tolist()
+    for (at, node), weight, cover in zip(
+        arrays["leaves"].tolist(), arrays["weights"].tolist(), covers, strict=True
     ):
         trees[at].weights[node] = weight
+        if not np.isnan(cover):  # of a finished tree
+            trees[at].covers[node] = cover
     return trees

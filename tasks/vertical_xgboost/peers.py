@@ -54,7 +54,7 @@ class Peers:
 
 
 def accept_roster(secrets: Secrets, roster: bytes) -> Peers:
-    """Check the public keys that the server relays for the alignment, without Paillier's.
+    """Check the public keys that the server relays, where none of Paillier's are needed.
 
     ``pinned-sites`` and ``require-pinned`` of the node configuration are as in `tasks.secure`.
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.rows import PartyTable
+
+if TYPE_CHECKING:
+    from tasks.vertical_xgboost.model_part import ModelPart
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,12 @@ class VerticalSite:
         Where the party keeps its part of a model; ``""``: nowhere.
     seed : int
         Of the run: decides which rows evaluate.
+    code : str
+        Fingerprint of the code that runs.
+    part : ModelPart or None
+        Its part of the model that is used; None in a training.
+    consents : bool
+        Whether the party lets its part be exported.
     """
 
     name: str
@@ -33,6 +43,9 @@ class VerticalSite:
     simulated: bool = False
     model_dir: str = ""
     seed: int = 0
+    code: str = ""
+    part: ModelPart | None = None
+    consents: bool = False
 
     @property
     def num_training(self) -> int:

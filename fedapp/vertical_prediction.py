@@ -1,0 +1,134 @@
+"""A run of the vertical task in which the parties of a model predict new rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from flwr.supercore import log
+
+from fedapp.run_config import RunConfig
+from fedapp.run_folder import RunFolder
+from strategies.exchange import Exchange
+from strategies.vertical_prediction import VerticalPrediction
+from tasks.site.messages import TaskPart
+from tasks.vertical_xgboost.prediction_client import predictions_path
+
+PREDICTIONS = "predictions.parquet"
+
+
+def predict(
+    exchange: Exchange,
+    config: RunConfig,
+    folder: RunFolder,
+    parties: Mapping[str, TaskPart],
+    *,
+    parts: Path | None,
+) -> dict[str, Any]:
+    """Predict new rows.
+
+    Parameters
+    ----------
+    exchange : Exchange
+    config : RunConfig
+    folder : RunFolder
+        Of this run; in a simulation gets ``predictions.parquet``: columns ``id``, ``margin``,
+        ``prediction``, of all parties that got some.
+    parties : mapping of str to TaskPart
+        Introduced.
+    parts : Path or None
+        Simulation only: where parties write their predictions.
+
+    Returns
+    -------
+    dict
+        The run's summary.
+    """
+    vertical = config.vertical_xgboost
+    strategy = VerticalPrediction(
+        config=vertical, parties=parties, folder=str(parts) if parts else ""
+    )
+    result = strategy.start(grid=exchange, timeout=config.general.timeout)
+    summary: dict[str, Any] = {
+        "mode": vertical.mode,
+        "model": result.run,
+        "prediction": vertical.prediction,
+        "askers": list(result.askers),
+        "n-rows": result.num_rows,
+        "n-sites": len(result.parties),
+        "crypto-seconds": {name: round(spent, 4) for name, spent in result.seconds.items()},
+        "roster-fingerprint": result.roster_fingerprint,
+    }
+    log(INFO, "predictions of %d rows are at %s", result.num_rows, ", ".join(result.askers))
+    if parts is not None:
+        found = _gathered(parts, result.askers)
+        summary["n-predicted"] = len(found)
+        buffer = io.BytesIO()
+        found.to_parquet(buffer, index=False)
+        folder.write_bytes(PREDICTIONS, buffer.getvalue())
+    return summary
+
+
+def _gathered(parts: Path, askers: Sequence[str]) -> pd.DataFrame:
+    """Predictions of all askers in the order of ids."""
+    frames = [
+        pd.read_csv(
+            predictions_path(parts, name),
+            dtype={"id": str},
+            float_precision="round_trip",
+            keep_default_na=False,
+        )
+        for name in askers
+    ]
+    filled = [frame for frame in frames if len(frame)] or frames[:1]  # some own no label
+    return pd.concat(filled).sort_values("id", kind="stable").reset_index(drop=True)
+
+
+def model_of(model: str, *, remote: bool) -> str:
+    """What ``vertical-xgboost.model`` is to the parties, from what a user typed.
+
+    Parameters
+    ----------
+    model : str
+        Run folder, or name of a training run.
+    remote : bool
+        Parties are deployed: they know the name alone.
+
+    Raises
+    ------
+    ValueError
+        If the folder is there and has no ``trees.json`` of a training.
+    """
+    path = Path(model).expanduser()
+    if not path.is_dir():
+        return model
+    name = skeleton_of(path)["run"]
+    return str(name) if remote else str(path.resolve())
+
+
+def skeleton_of(run: Path) -> dict[str, Any]:
+    """What the server kept of a model, from its run folder.
+
+    Raises
+    ------
+    ValueError
+        With the file, if it is missing, or something else, or of a newer version.
+    """
+    path = run / "trees.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: is missing; {run} holds no trained vertical model") from None
+    except (OSError, ValueError):
+        raise ValueError(f"{path}: cannot be read as JSON") from None
+    form = document.get("format") if isinstance(document, dict) else None
+    if form != "fedapp/vertical-xgboost-skeleton":
+        raise ValueError(f"{path}: is no skeleton of a vertical model")
+    if document.get("version") != 1:
+        raise ValueError(f"{path}: is of version {document.get('version')}; 1 can be read")
+    return dict(document)

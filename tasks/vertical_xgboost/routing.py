@@ -1,0 +1,200 @@
+"""How rows find their leaves where each split's owner alone knows the side: mathematics only.
+
+Either the asker hears all sides of its rows and routes by itself, or rows are handed on level by
+level from the owner of a split to the owners of its children, all trees at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.tree import move_down
+
+
+def features_of(part: ModelPart, table: PartyTable) -> Float32Array:
+    """Columns of a table in the order of the part's features, (n, p) float32.
+
+    Raises
+    ------
+    SiteFault
+        ``"unknown-column"``; features are told by position, since names are the party's own.
+    """
+    at = {name: place for place, name in enumerate(table.feature_names)}
+    missing = [str(n) for n, name in enumerate(part.feature_names, start=1) if name not in at]
+    if missing:
+        raise SiteFault(
+            "unknown-column",
+            f"of the {len(part.feature_names)} features of this party's part of the model, "
+            f"{len(missing)} are no columns of its rows (feature {', '.join(missing[:5])})",
+        )
+    return table.features[:, [at[name] for name in part.feature_names]]
+
+
+def own_sides(part: ModelPart, features: Float32Array) -> BoolArray:
+    """Whether rows go left at each of the party's own splits, (records, n) bool."""
+    sides = np.empty((len(part.lookup.records), len(features)), dtype=np.bool_)
+    for at, record in enumerate(part.lookup.records):
+        sides[at] = record.goes_left(features)
+    return sides
+
+
+def num_records(part: ModelPart, source: str) -> int:
+    """Splits of a source in the model."""
+    return sum(split.source == source for tree in part.trees for split in tree.splits.values())
+
+
+def margins_by_sides(part: ModelPart, sides: Mapping[str, BoolArray], num_rows: int) -> FloatArray:
+    """Margins of rows whose sides are known at every split, (n,).
+
+    Added up tree after tree, as in the training: equal to its margins to the last bit.
+
+    Parameters
+    ----------
+    part : ModelPart
+        Of any party: shape and weights.
+    sides : mapping of source to (records, n) bool
+    num_rows : int
+    """
+    margins = np.full(num_rows, part.base_margin)
+    for tree in part.trees:
+        nodes = np.zeros(num_rows, dtype=np.int32)
+        for node in sorted(tree.splits):  # a parent's number is below its children's
+            split = tree.splits[node]
+            move_down(nodes, node, tree.children[node], sides[split.source][split.record])
+        add_leaves(margins, nodes, tree.weights, eta=part.eta)
+    return margins
+
+
+def single_leaves(part: ModelPart) -> float:
+    """What trees without a split add to every row."""
+    return sum(part.eta * tree.weights[0] for tree in part.trees if not tree.splits)
+
+
+def num_steps(depth: int, *, routed: bool, has_asker: bool) -> int:
+    """Exchanges between the introduction and the one in which askers hear the rest.
+
+    Without an asker the label owners ask, and first tell one another whose rows are whose.
+    """
+    least = 1 if has_asker else 2
+    return max(depth, least) if routed else least
+
+
+def response(margins: FloatArray, objective: str) -> FloatArray:
+    """Predictions on the scale of the labels: a probability for ``binary:logistic``.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-model-part"`` for an objective that this version does not know.
+    """
+    if objective == "binary:logistic":
+        return np.asarray(expit(margins), dtype=np.float64)
+    if objective == "reg:squarederror":
+        return margins
+    raise SiteFault("bad-model-part", f'objective "{objective}": not known to this version')
+
+
+Place = tuple[int, int]
+"""A node: number of the tree from 0, and of the node in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wave:
+    """One party's rows on their way down.
+
+    Parameters
+    ----------
+    part : ModelPart
+    sums : (n,) float64
+        Weights times eta of the leaves that rows have reached below the party's own splits.
+    arrived : mapping of Place to (n,) bool
+        Rows at the splits of this level that are the party's own.
+    """
+
+    part: ModelPart
+    sums: FloatArray
+    arrived: Mapping[Place, BoolArray]
+
+    @classmethod
+    def start(cls, part: ModelPart, num_rows: int) -> Wave:
+        """All rows at all roots that are the party's own."""
+        roots = [(at, 0) for at, tree in enumerate(part.trees) if _owner(tree, 0) == part.name]
+        every = np.ones(num_rows, dtype=np.bool_)
+        return cls(part, np.zeros(num_rows), dict.fromkeys(roots, every))
+
+    def step(self, sides: BoolArray) -> tuple[Wave, dict[str, list[BoolArray]]]:
+        """Move rows one level down.
+
+        Parameters
+        ----------
+        sides : (records, n) bool
+            Of the party's own splits.
+
+        Returns
+        -------
+        wave : Wave
+            With the rows that are at own splits again.
+        handed_on : dict of str to list of (n,) bool
+            Rows for other owners, in the order of `expected`.
+        """
+        part, sums = self.part, self.sums.copy()
+        arrived: dict[Place, BoolArray] = {}
+        handed_on: dict[str, dict[Place, BoolArray]] = {}
+        for (at, node), rows in self.arrived.items():
+            tree = part.trees[at]
+            left = sides[tree.splits[node].record]
+            for child, here in zip(tree.children[node], (rows & left, rows & ~left), strict=True):
+                owner = _owner(tree, child)
+                if owner is None:
+                    sums[here] += part.eta * tree.weights[child]
+                elif owner == part.name:
+                    arrived[at, child] = here
+                else:
+                    handed_on.setdefault(owner, {})[at, child] = here
+        ordered = {to: [found[at] for at in sorted(found)] for to, found in handed_on.items()}
+        return Wave(part, sums, arrived), ordered
+
+    def with_arrived(self, arrived: Mapping[Place, BoolArray]) -> Wave:
+        """With rows that others handed on."""
+        return Wave(self.part, self.sums, {**self.arrived, **arrived})
+
+
+def expected(part: ModelPart, sender: str, receiver: str, *, depth: int) -> list[Place]:
+    """Splits of the receiver at a depth whose rows the sender hands on, in order."""
+    return [
+        (at, node)
+        for at, tree in enumerate(part.trees)
+        for node in sorted(tree.splits)
+        if tree.depths[node] == depth
+        and tree.splits[node].source == receiver
+        and tree.sources.get(node) == sender
+    ]
+
+
+def pack(rows: Sequence[BoolArray]) -> bytes:
+    """Flags of rows as bits, one array after the other."""
+    return b"".join(np.packbits(each).tobytes() for each in rows)
+
+
+def unpack(data: bytes, count: int, num_rows: int, *, sender: str) -> BoolArray:
+    """The reverse of `pack`, (count, n) bool; SiteFault ``"bad-request"`` for another size."""
+    width = -(-num_rows // 8)
+    if len(data) != count * width:
+        raise SiteFault("bad-request", f"{sender}: tells of another number of rows or splits")
+    packed = np.frombuffer(data, dtype=np.uint8).reshape(count, width)
+    return np.unpackbits(packed, axis=1, count=num_rows).astype(np.bool_)
+
+
+def _owner(tree: PartTree, node: int) -> str | None:
+    split = tree.splits.get(node)
+    return None if split is None else split.source
