@@ -65,8 +65,7 @@ def predict(
         "roster-fingerprint": result.roster_fingerprint,
     }
     log(INFO, "predictions of %d rows are at %s", result.num_rows, ", ".join(result.askers))
-    if parts is not None:
-        found = _gathered(parts, result.askers)
+    if parts is not None and (found := _gathered(parts, result.askers)) is not None:
         summary["n-predicted"] = len(found)
         buffer = io.BytesIO()
         found.to_parquet(buffer, index=False)
@@ -74,16 +73,14 @@ def predict(
     return summary
 
 
-def _gathered(parts: Path, askers: Sequence[str]) -> pd.DataFrame:
-    """Predictions of all askers in the order of ids."""
+def _gathered(parts: Path, askers: Sequence[str]) -> pd.DataFrame | None:
+    """Predictions of all askers in the order of ids; None where they are elsewhere."""
+    paths = [predictions_path(parts, name) for name in askers]
+    if not all(path.is_file() for path in paths):
+        return None
     frames = [
-        pd.read_csv(
-            predictions_path(parts, name),
-            dtype={"id": str},
-            float_precision="round_trip",
-            keep_default_na=False,
-        )
-        for name in askers
+        pd.read_csv(path, dtype={"id": str}, float_precision="round_trip", keep_default_na=False)
+        for path in paths
     ]
     filled = [frame for frame in frames if len(frame)] or frames[:1]  # some own no label
     return pd.concat(filled).sort_values("id", kind="stable").reset_index(drop=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ import pytest
 from flwr.app import Message
 from scipy.special import expit
 
-from fedapp import simulation
+from fedapp import client_app, server_app, simulation
+from fedapp.report import write_report
+from fedapp.run_config import defaults
+from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from fedapp.vertical_prediction import model_of
 from tasks.vertical_xgboost.buckets import bucket_columns
@@ -372,3 +376,71 @@ def test_a_model_is_named_by_its_run_folder(classifier: Model, tmp_path: Path) -
     assert model_of("run-12", remote=False) == "run-12"
     with pytest.raises(ValueError, match=r"trees.json: is missing"):
         model_of(str(tmp_path), remote=False)
+
+
+def deployed_run(
+    directory: Path, frames: list[pd.DataFrame], nodes: dict[str, dict[str, Any]], **keys: Any
+) -> tuple[dict[str, Any], Path]:
+    """A run of parties with files and folders of their own, as SuperNodes have them."""
+    configs: list[dict[str, Any]] = []
+    for at, frame in enumerate(frames):
+        name, path = f"site-{at}", directory / f"rows-{at}.csv"
+        frame.to_csv(path, index=False)
+        own = {"site-name": name, "data-path": str(path), "model-dir": str(directory / name)}
+        configs.append({**own, **nodes.get(name, {})})
+    settings = {f"{TASK}.{name.replace('_', '-')}": value for name, value in keys.items()}
+    values = {
+        **defaults(),
+        "task": TASK,
+        "run-dir": str(directory / "runs"),
+        f"{TASK}.encryption": "none",
+        "report": False,
+        **settings,
+    }
+    grid = InProcessGrid(client_app.app, configs, values)
+    folder = server_app.run_task(grid, values, started=time.time())
+    client_app.forget_sites()
+    return dict(RunFolder.open(folder).read().summary), folder
+
+
+def test_deployed_parties_find_their_parts_by_the_name_of_the_training(
+    classifier: Model, tmp_path: Path
+) -> None:
+    keys = {"num_trees": 3, "max_depth": 3, "max_bin": 8}
+    summary, trained = deployed_run(tmp_path, classifier.frames, {}, **keys)
+    assert summary["status"] == "ok", summary.get("reason")
+    assert not (trained / "parties").exists()
+    name = summary["model"]
+    use: dict[str, Any] = {"model": name, "mode": "predict", "asker": "site-1"}
+    summary, folder = deployed_run(tmp_path, classifier.new, {}, prediction="routed", **use)
+    assert summary["status"] == "ok", summary.get("reason")
+    assert not (folder / "parties").exists()
+    (path,) = tmp_path.glob("site-*/vertical-xgboost/run-*/*.predictions.csv")
+    assert path.parts[-4] == "site-1"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with path.open() as file:
+        ids = [row["id"] for row in csv.DictReader(file)]
+    assert ids == sorted(map(str, classifier.new[0]["id"]))
+    consent = {f"site-{at}": {"export-consent": True} for at in (0, 1, 3)}
+    use = {"model": name, "mode": "export"}
+    summary, folder = deployed_run(tmp_path, classifier.new, consent, **use)
+    assert summary["reason"].startswith('site-2: node config "export-consent" is not true')
+    every = {**consent, "site-2": {"export-consent": True}}
+    summary, folder = deployed_run(tmp_path, classifier.new, every, **use)
+    assert summary["status"] == "ok", summary.get("reason")
+    assert (folder / "model.json").is_file()
+    shutil.rmtree(tmp_path / "site-3")
+    summary, folder = deployed_run(tmp_path, classifier.new, {}, model=name, mode="predict")
+    assert summary["status"] == "refused"
+    assert f"site-3: vertical-xgboost/{name}/site-3.json in model-dir" in summary["reason"]
+
+
+@pytest.mark.parametrize("way", ["direct", "routed"])
+def test_the_report_says_who_learnt_what(way: str, classifier: Model, tmp_path: Path) -> None:
+    folder = classifier.trained.run_folder
+    found = predict(tmp_path, folder, classifier.new, prediction=way, asker="site-1")
+    page = write_report(found.run_folder).read_text()
+    assert "Who learnt what" in page
+    assert ("level by level" in page) == (way == "routed")
+    assert "of all rows" in page
+    assert "split client" not in page

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedapp.report import figures, roc_glm, survival, vertical_xgboost
+from fedapp.report import figures, roc_glm, survival, vertical_prediction, vertical_xgboost
 from fedapp.report.ledger import (
     Flow,
     format_bytes,
@@ -106,9 +106,15 @@ def write_report(run_folder: Path) -> Path:
         raise RunFolderError(f"{folder.path}: {culprit} {words}") from error
 
 
+def _report_of(run: RunRecord) -> TaskReport | None:
+    if run.task == "vertical-xgboost" and vertical_prediction.is_use(run):
+        return vertical_prediction
+    return REPORTS.get(run.task)
+
+
 def _culprit(folder: RunFolder, run: RunRecord) -> str:
     """Name the file that a report cannot be made of: the curves, if it can be without them."""
-    task = REPORTS.get(run.task)
+    task = _report_of(run)
     others = f"one of {CONFIG}, {STATUS}, {METRICS} and {LEDGER}"
     if task is None or not (folder.path / task.CURVES).is_file():
         return others
@@ -121,7 +127,7 @@ def _culprit(folder: RunFolder, run: RunRecord) -> str:
 
 def _write(folder: RunFolder, run: RunRecord) -> Path:
     folder.figures.mkdir(exist_ok=True)
-    task = REPORTS.get(run.task)
+    task = _report_of(run)
     flows = sum_flows(run.ledger)
     numbers = task.key_numbers(run) if task else []
     status, kind = _STATUS_WORDS.get(str(run.status.get("status")), ("unknown", "warning"))

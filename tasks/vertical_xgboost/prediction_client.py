@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tasks.secure import split_reals
 from tasks.secure.secure_sums import MaskedVector, unmask_sum
+from tasks.secure.transcript import decode, encode
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost import site_state
@@ -23,7 +24,7 @@ from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.message_parts import Sealed
-from tasks.vertical_xgboost.model_part import ModelPart, run_dir, write_private
+from tasks.vertical_xgboost.model_part import ModelPart, check_model_dir, run_dir, write_private
 from tasks.vertical_xgboost.peers import Peers, accept_roster, known_peers, store_peers
 from tasks.vertical_xgboost.prediction_messages import (
     OWNED,
@@ -55,12 +56,15 @@ from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 
+_SIDES = "fedapp/sides-of-rows/1"
 _WORD = np.dtype("<u8")
 
 
 def introduction(site: VerticalSite, context: Context) -> TaskPart:
     """What a party of a trained model adds to its introduction: keys, and which model it has."""
     part = _part_of(site)
+    if not site.simulated:
+        check_model_dir(site.model_dir)  # predictions are written there
     features_of(part, site.table)
     response(np.zeros(0), part.objective)
     plain = site.config.model_copy(update={"encryption": "none"})  # nothing to add up
@@ -254,9 +258,10 @@ class _Step:
         if self.site.config.prediction == "direct":
             sides = own_sides(self.part, features_of(self.part, self.table))
             # As long as if all rows were the receiver's: sizes do not tell who owns how many.
-            full = len(pack(list(sides)))
+            # Never empty: padding would hide nothing of a receiver without rows.
+            full = len(encode(_SIDES, pack(list(sides))))
             parts = {
-                to: self._seal(SIDES, to, pack(list(sides[:, mask])), pad_to=full)
+                to: self._seal(SIDES, to, encode(_SIDES, pack(list(sides[:, mask]))), pad_to=full)
                 for to, mask in rows.items()
                 if to != self.site.name
             }
@@ -286,8 +291,11 @@ class _Step:
         own = own_sides(self.part, features_of(self.part, self.table))
         sides = {self.site.name: own[:, mask]}
         for name, part in heard.items():
-            records = num_records(self.part, name)
-            sides[name] = self._open_rows(SIDES, name, part, records, num_rows=count)
+            try:
+                (bits,) = decode(self._open(SIDES, name, part), _SIDES)
+            except ValueError:
+                raise SiteFault("bad-request", f"{name}: sides of another form") from None
+            sides[name] = unpack(bits, num_records(self.part, name), count, sender=name)
         return margins_by_sides(self.part, sides, count)
 
     def margins_of_sums(
@@ -335,11 +343,8 @@ class _Step:
         step = prediction_step(kind, sealed_at)
         return self.secrets.open(self.peers, sender, part, step=step)
 
-    def _open_rows(
-        self, kind: str, sender: str, part: bytes, count: int, *, num_rows: int | None = None
-    ) -> BoolArray:
-        size = self.num_rows if num_rows is None else num_rows
-        return unpack(self._open(kind, sender, part), count, size, sender=sender)
+    def _open_rows(self, kind: str, sender: str, part: bytes, count: int) -> BoolArray:
+        return unpack(self._open(kind, sender, part), count, self.num_rows, sender=sender)
 
 
 def _part_of(site: VerticalSite) -> ModelPart:
