@@ -1,4 +1,6 @@
-"""``fedapp``: check, config, run, report, predict. A thin layer over ``flwr run`` and the modules.
+"""``fedapp``: check, config, run, report, predict, export-model, identity.
+
+A thin layer over ``flwr run`` and the modules.
 
 Exit codes: 0 done; 1 failed; 2 the command line or the configuration is not usable; 3 refused by
 the run (data, sites, code); 4 the result does not exist.

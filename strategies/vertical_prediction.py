@@ -158,7 +158,7 @@ class VerticalPrediction(WithoutRounds):
             run=f"run-{parties.exchange.run.run_id}",
         )
         routed, asker = self.config.prediction == "routed", self.config.asker
-        steps = num_steps(any_fact.depth, routed=routed, has_asker=bool(asker))
+        steps = num_steps(any_fact.levels, routed=routed, has_asker=bool(asker))
         seconds: dict[str, float] = {}
         sealed: Mapping[str, AllSealed] = {name: {} for name in names}
         for step in range(steps):

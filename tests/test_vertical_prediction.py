@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import shutil
 import time
@@ -26,6 +27,7 @@ from fedapp.vertical_prediction import model_of
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import join
+from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.prediction_messages import PREDICT, PREDICTIONS, ROWS, SIDES
 from tasks.vertical_xgboost.rows import read_table
 from tests.vertical_frames import cut, random_frame
@@ -317,6 +319,34 @@ def test_columns_in_another_order_and_others_beside_them_do_not_matter(
     assert ours.predictions is not None, ours.summary.get("reason")
     assert theirs.predictions is not None
     pd.testing.assert_frame_equal(ours.predictions, theirs.predictions)
+
+
+def test_leaves_that_are_noisy_at_their_source_are_told_by_another_party(
+    classifier: Model, copy: Path, tmp_path: Path
+) -> None:
+    for name in (f"site-{at}" for at in range(4)):
+        path = copy / "parties" / f"{name}.json"
+        part = ModelPart.load(path)
+        trees = tuple(
+            dataclasses.replace(
+                tree,
+                weights={
+                    leaf: weight + 100.0 * (tree.sources.get(leaf) == name)
+                    for leaf, weight in tree.weights.items()
+                },
+            )
+            for tree in part.trees
+        )
+        settings = {**part.settings, "dp-epsilon": 2.0}
+        dataclasses.replace(part, trees=trees, settings=settings).save(path)
+    assert "allowed is 'routed'" in refused(tmp_path, copy, classifier.frames)
+    assert classifier.trained.predictions is not None
+    for asker in ("", "site-1"):
+        found = predict(tmp_path, copy, classifier.frames, prediction="routed", asker=asker)
+        assert found.predictions is not None, found.summary.get("reason")
+        theirs = classifier.trained.predictions["margin"]
+        assert np.abs(found.predictions["margin"] - theirs).max() < 1e-9
+        assert found.exchanges == exchanges("routed", asker) + 1
 
 
 HOSTILE: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [

@@ -40,7 +40,7 @@ _EXPORT = (
 
 def is_use(run: RunRecord) -> bool:
     """Whether a run uses a model that is there, and trains none."""
-    return run.setting("vertical-xgboost.mode", "train") != "train"
+    return str(run.setting("vertical-xgboost.mode", "train")) != "train"
 
 
 def key_numbers(run: RunRecord) -> list[KeyNumber]:

@@ -124,6 +124,11 @@ class ModelPart:
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
+    def has_noise(self) -> bool:
+        """Whether its weights of leaves below own splits are noisy (partial DP)."""
+        return float(self.settings.get("dp-epsilon", 0.0)) > 0.0
+
+    @property
     def depth(self) -> int:
         """Levels of splits of the deepest tree."""
         return max(max(tree.depths.values()) for tree in self.trees)

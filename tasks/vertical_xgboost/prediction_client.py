@@ -44,6 +44,7 @@ from tasks.vertical_xgboost.routing import (
     expected,
     features_of,
     margins_by_sides,
+    num_levels,
     num_records,
     num_steps,
     own_sides,
@@ -65,6 +66,12 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     part = _part_of(site)
     if not site.simulated:
         check_model_dir(site.model_dir)  # predictions are written there
+    if part.has_noise and site.config.prediction == "direct":
+        raise SiteFault(
+            "noisy-leaves",
+            "prediction = 'direct': whoever asks has noisy weights of leaves below its own splits "
+            "(dp-epsilon of the training); allowed is 'routed'",
+        )
     features_of(part, site.table)
     response(np.zeros(0), part.objective)
     plain = site.config.model_copy(update={"encryption": "none"})  # nothing to add up
@@ -114,7 +121,9 @@ def predictions(message: Message, site: VerticalSite, context: Context) -> Messa
     secrets, part = Secrets.known(context), _part_of(site)
     peers = known_peers(secrets)
     last = num_steps(
-        part.depth, routed=site.config.prediction == "routed", has_asker=bool(site.config.asker)
+        num_levels(part),
+        routed=site.config.prediction == "routed",
+        has_asker=bool(site.config.asker),
     )
     at = _Step(site, part, secrets, peers, last - 1)
     if site.config.prediction == "routed":
@@ -181,7 +190,7 @@ class _Step:
     def is_last(self) -> bool:
         """Whether askers get their parts after this step."""
         routed = self.site.config.prediction == "routed"
-        steps = num_steps(self.part.depth, routed=routed, has_asker=bool(self.asker))
+        steps = num_steps(num_levels(self.part), routed=routed, has_asker=bool(self.asker))
         return self.number + 1 == steps
 
     @property

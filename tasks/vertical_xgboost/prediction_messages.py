@@ -25,6 +25,7 @@ from tasks.vertical_xgboost.message_parts import (
 )
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.party_facts import DIGEST_BYTES
+from tasks.vertical_xgboost.routing import num_levels
 
 PREDICT = "query.vertical_predict"
 PREDICTIONS = "query.vertical_predictions"
@@ -61,8 +62,8 @@ class PartFacts:
         Digest of what the parts of a model have in common.
     parties : tuple of str
         Of the model.
-    depth : int
-        Of the deepest tree.
+    levels : int
+        Steps of a routed prediction.
     num_rows : int
     digest : bytes
         Of the ids of the rows in order.
@@ -71,7 +72,7 @@ class PartFacts:
     run: str
     model: bytes
     parties: tuple[str, ...]
-    depth: int
+    levels: int
     num_rows: int
     digest: bytes
 
@@ -83,7 +84,7 @@ class PartFacts:
     @classmethod
     def of(cls, part: ModelPart, *, num_rows: int, digest: bytes) -> PartFacts:
         """Facts of a part, and of the rows beside it."""
-        return cls(part.run, part.model_digest, part.names, part.depth, num_rows, digest)
+        return cls(part.run, part.model_digest, part.names, num_levels(part), num_rows, digest)
 
     def to_facts(self) -> Facts:
         """Return the facts for the introduction."""
@@ -91,7 +92,7 @@ class PartFacts:
             "run": self.run,
             "model": self.model,
             "parties": list(self.parties),
-            "depth": self.depth,
+            "levels": self.levels,
             "num-rows": self.num_rows,
             "digest": self.digest,
         }
@@ -106,7 +107,7 @@ class PartFacts:
             run,
             _digest(facts, "model"),
             tuple(map(str, parties)),
-            _count(facts, "depth"),
+            _count(facts, "levels"),
             _count(facts, "num-rows"),
             _digest(facts, "digest"),
         )

@@ -80,13 +80,27 @@ def single_leaves(part: ModelPart) -> float:
     return sum(part.eta * tree.weights[0] for tree in part.trees if not tree.splits)
 
 
-def num_steps(depth: int, *, routed: bool, has_asker: bool) -> int:
+def num_levels(part: ModelPart) -> int:
+    """Steps in which rows are handed on: the model's depth, and one more to tellers of leaves.
+
+    Without noise the source above a leaf adds its weight, and none is more.
+    """
+    return part.depth + (part.has_noise and part.depth > 0)
+
+
+def num_steps(levels: int, *, routed: bool, has_asker: bool) -> int:
     """Exchanges between the introduction and the one in which askers hear the rest.
 
     Without an asker the label owners ask, and first tell one another whose rows are whose.
+
+    Parameters
+    ----------
+    levels : int
+        As `num_levels` has it.
+    routed, has_asker : bool
     """
     least = 1 if has_asker else 2
-    return max(depth, least) if routed else least
+    return max(levels, least) if routed else least
 
 
 def response(margins: FloatArray, objective: str) -> FloatArray:
@@ -118,7 +132,7 @@ class Wave:
     sums : (n,) float64
         Weights times eta of the leaves that rows have reached below the party's own splits.
     arrived : mapping of Place to (n,) bool
-        Rows at the splits of this level that are the party's own.
+        Rows at the splits of this level that are the party's own, and at leaves that it tells.
     """
 
     part: ModelPart
@@ -128,7 +142,8 @@ class Wave:
     @classmethod
     def start(cls, part: ModelPart, num_rows: int) -> Wave:
         """All rows at all roots that are the party's own."""
-        roots = [(at, 0) for at, tree in enumerate(part.trees) if _owner(tree, 0) == part.name]
+        trees = enumerate(part.trees)
+        roots = [(at, 0) for at, tree in trees if _owner(part, tree, 0) == part.name]
         every = np.ones(num_rows, dtype=np.bool_)
         return cls(part, np.zeros(num_rows), dict.fromkeys(roots, every))
 
@@ -152,15 +167,18 @@ class Wave:
         handed_on: dict[str, dict[Place, BoolArray]] = {}
         for (at, node), rows in self.arrived.items():
             tree = part.trees[at]
+            if node in tree.weights:
+                sums[rows] += part.eta * tree.weights[node]
+                continue
             left = sides[tree.splits[node].record]
             for child, here in zip(tree.children[node], (rows & left, rows & ~left), strict=True):
-                owner = _owner(tree, child)
-                if owner is None:
-                    sums[here] += part.eta * tree.weights[child]
-                elif owner == part.name:
-                    arrived[at, child] = here
-                else:
+                owner = _owner(part, tree, child)
+                if owner != part.name:
                     handed_on.setdefault(owner, {})[at, child] = here
+                elif child in tree.weights:
+                    sums[here] += part.eta * tree.weights[child]
+                else:
+                    arrived[at, child] = here
         ordered = {to: [found[at] for at in sorted(found)] for to, found in handed_on.items()}
         return Wave(part, sums, arrived), ordered
 
@@ -170,14 +188,14 @@ class Wave:
 
 
 def expected(part: ModelPart, sender: str, receiver: str, *, depth: int) -> list[Place]:
-    """Splits of the receiver at a depth whose rows the sender hands on, in order."""
+    """Nodes of the receiver at a depth whose rows the sender, another party, hands on, in order."""
     return [
         (at, node)
         for at, tree in enumerate(part.trees)
-        for node in sorted(tree.splits)
+        for node in sorted(tree.depths)
         if tree.depths[node] == depth
-        and tree.splits[node].source == receiver
         and tree.sources.get(node) == sender
+        and _owner(part, tree, node) == receiver
     ]
 
 
@@ -195,6 +213,12 @@ def unpack(data: bytes, count: int, num_rows: int, *, sender: str) -> BoolArray:
     return np.unpackbits(packed, axis=1, count=num_rows).astype(np.bool_)
 
 
-def _owner(tree: PartTree, node: int) -> str | None:
+def _owner(part: ModelPart, tree: PartTree, node: int) -> str:
+    """Whose a split is, or who tells a leaf: with noise a party that has the exact weight."""
     split = tree.splits.get(node)
-    return None if split is None else split.source
+    if split is not None:
+        return split.source
+    source = tree.sources.get(node, "")
+    if not source or not part.has_noise:
+        return source
+    return part.names[(part.names.index(source) + 1) % len(part.names)]
