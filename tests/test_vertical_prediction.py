@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from flwr.app import Message
 from scipy.special import expit
 
 from fedapp import client_app, server_app, simulation
+from fedapp.cli import main
 from fedapp.report import write_report
 from fedapp.run_config import defaults
 from fedapp.run_folder import RunFolder
@@ -474,3 +476,42 @@ def test_the_report_says_who_learnt_what(way: str, classifier: Model, tmp_path: 
     assert ("level by level" in page) == (way == "routed")
     assert "of all rows" in page
     assert "split client" not in page
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "predict"}, "model = '' with mode = 'predict'"),
+    ({"mode": "export"}, "model = '' with mode = 'export'"),
+    ({"model": "run-1"}, "model = 'run-1': allowed with mode = 'predict' or 'export'"),
+    (
+        {"mode": "predict", "model": "run-1", "alignment": "hashed"},
+        "alignment = 'hashed' with mode = 'predict': allowed is 'same'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "words"), CONTRADICTIONS)
+def test_keys_that_contradict_each_other_are_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        VerticalXGBoostConfig(**keys)
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Train, predict the same bundled rows, export: all by run folders."""
+    start = ["run", TASK, "--in-process", "--clients", "3", "--set", f"run-dir={tmp_path}"]
+    sets = [f"{TASK}.{each}" for each in ("encryption=none", "export-consent=true")]
+    small = [f"{TASK}.{each}" for each in ("num-trees=2", "max-depth=2", "max-bin=4")]
+    assert main([*start, *sets, *small, "report=false"]) == 0
+    (trained,) = tmp_path.iterdir()
+    use = [f"{TASK}.model={trained}", f"{TASK}.mode=predict", f"{TASK}.asker=site-0"]
+    assert main([*start, *sets, *use]) == 0
+    said = capsys.readouterr().out
+    folder = Path(said.split("run folder: ")[-1].strip())
+    ours, theirs = (pd.read_parquet(at / "predictions.parquet") for at in (folder, trained))
+    theirs = theirs.assign(id=theirs["id"].astype(str))
+    assert np.array_equal(
+        ours.set_index("id").loc[theirs["id"], "margin"].to_numpy(), theirs["margin"].to_numpy()
+    )
+    assert (folder / "report.html").is_file()
+    assert main(["export-model", str(trained), "--out", str(tmp_path / "model.json")]) == 0
+    assert main(["export-model", str(folder), "--out", str(tmp_path / "model.json")]) == 3
+    assert "trees.json: is missing" in capsys.readouterr().err
