@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from fedapp import run_config, site_data
 from fedapp.fingerprint import code_fingerprint
-from tasks.vertical_xgboost.model_part import ModelPart, own_part
+from tasks.vertical_xgboost.model_part import ModelPart
+from tasks.vertical_xgboost.part_files import own_part
 from tasks.vertical_xgboost.rows import read_table
 from tasks.vertical_xgboost.site import VerticalSite
 

@@ -17,7 +17,7 @@ from fedapp.run_folder import RunFolder
 from strategies.exchange import Exchange
 from strategies.vertical_prediction import VerticalPrediction
 from tasks.site.messages import TaskPart
-from tasks.vertical_xgboost.prediction_client import predictions_path
+from tasks.vertical_xgboost.prediction_files import predictions_path
 
 PREDICTIONS = "predictions.parquet"
 

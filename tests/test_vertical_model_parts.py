@@ -20,8 +20,9 @@ from fedapp.run_config import read as read_config
 from fedapp.simulation import SimulationResult
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.client import introduction
-from tasks.vertical_xgboost.model_part import ModelPart, own_part
+from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.part_document import digest_of
+from tasks.vertical_xgboost.part_files import own_part
 from tasks.vertical_xgboost.site import VerticalSite
 from tests.vertical_attacks import frames_of
 from tests.vertical_frames import cut, random_frame

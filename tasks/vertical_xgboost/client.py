@@ -38,9 +38,9 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
     StopRequest,
 )
-from tasks.vertical_xgboost.model_part import check_model_dir, keep_part, trim_part
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.own_order import draw_order
+from tasks.vertical_xgboost.part_files import check_model_dir, keep_part, trim_part
 from tasks.vertical_xgboost.party_arrays import (
     columns_to_arrays,
     party_from_arrays,

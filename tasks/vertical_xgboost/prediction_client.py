@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
@@ -24,8 +22,10 @@ from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.message_parts import Sealed
-from tasks.vertical_xgboost.model_part import ModelPart, check_model_dir, run_dir, write_private
+from tasks.vertical_xgboost.model_part import ModelPart, write_private
+from tasks.vertical_xgboost.part_files import check_model_dir, run_dir
 from tasks.vertical_xgboost.peers import Peers, accept_roster, known_peers, store_peers
+from tasks.vertical_xgboost.prediction_files import predictions_path, predictions_text
 from tasks.vertical_xgboost.prediction_messages import (
     OWNED,
     ROWS,
@@ -134,16 +134,11 @@ def predictions(message: Message, site: VerticalSite, context: Context) -> Messa
         Path(request.folder) if site.simulated else run_dir(site.model_dir, secrets.run), site.name
     )
     ids = [site.table.ids[row] for row in np.flatnonzero(at.own_rows)]
-    write_private(path, _as_csv(ids, margins, part.objective))
+    write_private(path, predictions_text(ids, margins, part.objective))
     log(INFO, "predictions of %d rows: %s", len(ids), path)
     reply = PredictionsReply(secrets.watch.seconds)
     site_state.end(context)
     return Message(reply.to_record(), reply_to=message)
-
-
-def predictions_path(folder: Path, name: str) -> Path:
-    """File of a party's predictions in a folder."""
-    return folder / f"{name}.predictions.csv"
 
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -360,13 +355,3 @@ def _part_of(site: VerticalSite) -> ModelPart:
     if site.part is None:
         raise SiteFault("no-model-part", "this party has read no part of a model")
     return site.part
-
-
-def _as_csv(ids: Sequence[str], margins: FloatArray, objective: str) -> str:
-    """Rows of ids, margins and predictions that read back to the last bit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", "margin", "prediction"])
-    predicted = response(margins, objective).tolist()
-    writer.writerows(zip(ids, margins.tolist(), predicted, strict=True))
-    return text.getvalue()
