@@ -28,7 +28,7 @@ from tasks.vertical_xgboost.central import CentralModel, fit_central
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.leaves import add_leaves
-from tasks.vertical_xgboost.model_part import ModelPart, part_path
+from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.rows import PartyTable
 
@@ -114,7 +114,7 @@ def predict(
     margins = np.full(num_rows, any_part.base_margin)
     for at, grown in enumerate(result.trees[: result.trees_to_keep]):
         nodes = grown.tree.route(lookups, features, num_rows)
-        add_leaves(margins, nodes, any_part.trees[at].weights, eta=any_part.eta)
+        add_leaves(margins, nodes, exact_weights(parts, at), eta=any_part.eta)
     return margins
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,6 @@ def test_the_party_that_does_not_consent_is_named(
     really = vertical_party.prepare_vertical_site
 
     def without_one(*arguments: Any) -> Any:
-        import dataclasses
-
         site = really(*arguments)
         return dataclasses.replace(site, consents=site.consents and site.name != "site-1")
 
@@ -186,6 +185,21 @@ def test_a_deployed_party_consents_in_its_node_configuration(tmp_path: Path) -> 
     for given, expected in ((None, False), ("true", False), (False, False), (True, True)):
         own = node if given is None else {**node, "export-consent": given}
         assert vertical_party.prepare_vertical_site(own, config).consents is expected
+
+
+def test_leaves_that_are_noisy_at_their_source_are_exported_exact(trained: Trained) -> None:
+    parts = parts_of(trained[0])
+    noisy = {}
+    for name, part in parts.items():
+        trees = tuple(
+            dataclasses.replace(
+                tree,
+                weights={n: w + (tree.sources.get(n) == name) for n, w in tree.weights.items()},
+            )
+            for tree in part.trees
+        )
+        noisy[name] = dataclasses.replace(part, trees=trees)
+    assert xgboost_document(noisy) == xgboost_document(parts)
 
 
 def test_parts_that_are_not_all_of_one_model_are_refused(trained: Trained) -> None:

@@ -255,6 +255,26 @@ def _tree_of(form: TreeForm) -> PartTree:
     )
 
 
+def exact_weights(parts: Mapping[str, ModelPart], number: int) -> dict[int, float]:
+    """Weights of a tree's leaves, each of a party that is not the source of the split above it.
+
+    With partial differential privacy that source has a noisy one; else all have the same.
+
+    Parameters
+    ----------
+    parts : mapping of str to ModelPart
+        Of all parties, by name.
+    number : int
+        Of the tree, from 0.
+    """
+    trees = {name: part.trees[number] for name, part in sorted(parts.items())}
+    sources = next(iter(trees.values())).sources
+    return {
+        leaf: next(tree.weights[leaf] for name, tree in trees.items() if name != sources.get(leaf))
+        for leaf in sorted(next(iter(trees.values())).weights)
+    }
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a text file that its owner alone may read; never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
 from tasks.vertical_xgboost.routing import response
 
 _NO_PARENT = 2**31 - 1
@@ -199,12 +199,10 @@ def _trees_with_sums(parts: Mapping[str, ModelPart]) -> Iterator[tuple[PartTree,
     for at in range(len(any_part.trees)):
         trees = {name: parts[name].trees[at] for name in names}
         shape = trees[names[0]]
-        weights, sums = {}, {}
-        for leaf in sorted(shape.weights):
-            teller = next(name for name in names if name != shape.sources.get(leaf))
-            weights[leaf] = trees[teller].weights[leaf]
+        weights, sums = exact_weights(parts, at), {}
+        for leaf, weight in weights.items():
             cover = sum(tree.covers[leaf] for tree in trees.values())
-            sums[leaf] = _Sums(-weights[leaf] * (cover + reg_lambda), cover)
+            sums[leaf] = _Sums(-weight * (cover + reg_lambda), cover)
         for node in sorted(shape.children, reverse=True):
             left, right = shape.children[node]
             sums[node] = sums[left] + sums[right]
