@@ -17,9 +17,10 @@ from strategies.survival_strangers import of_other_features, of_other_times
 from tasks.site.messages import TaskPart
 from tasks.site.not_estimable import NotEstimable
 from tasks.site.reply_fields import MalformedReply
+from tasks.survival.censoring import median_follow_up
 from tasks.survival.medians import MEDIAN_BINS
 from tasks.survival.messages import ROUNDING
-from tasks.survival.risk_sets import RiskSetSums
+from tasks.survival.risk_sets import FloatArray, RiskSetSums, time_grid
 from tasks.survival.set_up_messages import StatisticsReply, StatisticsRequest, SurvivalFacts
 from tasks.survival.standardization import FeatureMoments, Standardizer
 
@@ -44,7 +45,8 @@ class PooledStatistics:
     data_set : str
         Bundled data set of all sites; ``""`` where any has its own rows.
     sites : list of dict
-        Name, training rows, events and evaluation rows of each.
+        Name, training rows, events, evaluation rows, share of censored training rows and, where
+        it exists, median follow-up of each; the latter from its coarsened counts by time.
     """
 
     feature_names: tuple[str, ...]
@@ -178,15 +180,24 @@ def pool_statistics(
         counts=reduce(add, (reply.counts for reply in named.values())),
         data_set=data_sets.pop() if len(data_sets) == 1 else "",
         sites=[
-            {
-                "site": name,
-                "training-rows": reply.moments.count,
-                "training-events": reply.n_events,
-                "evaluation-rows": reply.n_test,
-            }
+            _entry(name, reply, time_grid(request.grid_horizon, time_bins))
             for name, reply in named.items()
         ],
     )
+
+
+def _entry(name: str, reply: StatisticsReply, grid: FloatArray) -> dict[str, Any]:
+    """Return a site's line in the table of sites: what it told, and what follows from that."""
+    rows = reply.moments.count
+    entry = {
+        "site": name,
+        "training-rows": rows,
+        "training-events": reply.n_events,
+        "evaluation-rows": reply.n_test,
+        "censored-share": round(1 - reply.n_events / rows, 3),
+    }
+    follow_up = median_follow_up(reply.counts, grid)
+    return entry if follow_up is None else {**entry, "median-follow-up": follow_up}
 
 
 def _of_other_observed(facts: Mapping[str, SurvivalFacts]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from lifelines import KaplanMeierFitter
 from sksurv.nonparametric import CensoringDistributionEstimator
 
-from tasks.survival.censoring import CensoringEstimate, censoring_estimate
+from tasks.survival.censoring import CensoringEstimate, censoring_estimate, median_follow_up
 from tasks.survival.risk_sets import RiskSetSums, coarsen
 from tests.survival_oracles import grid_rows
 
@@ -98,3 +98,22 @@ def test_times_beyond_the_grid_are_refused():
         censoring_estimate(
             RiskSetSums(np.zeros(2), np.zeros(1), np.ones(2)), np.array([0.0, 1.0, 2.0])
         )
+
+
+def test_median_follow_up_is_that_of_lifelines_on_censored_times():
+    rng = np.random.default_rng(4)
+    event_time, censoring = rng.exponential(10.0, 4000), rng.uniform(0.0, 20.0, 4000)
+    time, event = np.minimum(event_time, censoring), event_time <= censoring
+    oracle = KaplanMeierFitter().fit(time, ~event).median_survival_time_
+    grid = np.linspace(0.0, 20.0, 129)
+    counts = RiskSetSums.of(time, event, np.zeros(time.size), grid=grid)
+    assert median_follow_up(counts, grid) == pytest.approx(oracle, abs=0.1)
+    merged = coarsen(counts, privacy_level=20)
+    assert median_follow_up(merged, grid) == pytest.approx(oracle, abs=0.4)
+
+
+def test_median_follow_up_does_not_exist_where_few_are_censored():
+    grid = np.linspace(0.0, 4.0, 5)
+    time, event = np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4, dtype=bool)
+    counts = RiskSetSums.of(time, event, np.zeros(4), grid=grid)
+    assert median_follow_up(counts, grid) is None

@@ -197,3 +197,20 @@ def censoring_estimate(
     hazard = np.divide(censored, exposed, out=np.zeros_like(exposed), where=exposed > 0)
     survival = np.concatenate(([1.0], np.cumprod(1 - np.minimum(hazard, 1.0))))
     return CensoringEstimate(grid, survival, continuous=actuarial)
+
+
+def median_follow_up(counts: RiskSetSums, grid: FloatArray) -> float | None:
+    """Median follow-up by the reverse Kaplan-Meier estimate [1]_: the time at which G is 1/2.
+
+    None if G stays above 1/2 up to the horizon.
+
+    References
+    ----------
+    .. [1] M. Schemper and T. L. Smith, A note on quantifying follow-up in studies of failure
+       time, Controlled Clinical Trials 17 (1996) 343-346.
+    """
+    survival = censoring_estimate(counts, grid).survival
+    if survival[-1] > 0.5:
+        return None
+    end = int(np.argmax(survival <= 0.5))
+    return float(np.interp(0.5, survival[[end, end - 1]], grid[[end, end - 1]]))
