@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.partial_dp import exact_weights
 from tasks.vertical_xgboost.rows import PartyTable
 
 PREDICTIONS = "predictions.parquet"
@@ -92,6 +93,8 @@ def compare(
     folder.write_bytes(PREDICTIONS, buffer.getvalue())
     model = fit_central(joined.table, config.vertical_xgboost)
     central = _quality(model, config)
+    noisy = config.vertical_xgboost.dp_epsilon > 0
+    exact = exact_leaves_quality(joined.table, margins, config) if noisy else {}
     same = same_trees(joined.tables, result, found, model)
     same = same and np.array_equal(margins, model.margins(joined.table.features))
     theirs = xgboost_quality(
@@ -100,7 +103,25 @@ def compare(
         base_score=model.base_score,
         num_trees=len(model.trees),
     )
-    return {"central": {**central, **theirs, "same-trees": bool(same)}}
+    # With noise in some gradients other trees are meant to come out.
+    verdict = {} if noisy else {"same-trees": bool(same)}
+    return {"central": {**central, **theirs, **verdict}, **exact}
+
+
+def exact_leaves_quality(
+    table: JoinedTable, margins: FloatArray, config: RunConfig
+) -> dict[str, float]:
+    """Metrics on evaluation rows as the finished model predicts them, with exact leaves alone.
+
+    Those that parties add up in training have noisy leaves in the rows of sources.
+    """
+    rows = table.is_evaluation
+    if not rows.any():
+        return {}
+    predicted, labels = margins[rows], table.labels[rows]
+    if config.vertical_xgboost.objective == "binary:logistic":
+        return {"exact-leaves-test-accuracy": float(np.mean((predicted > 0.0) == (labels == 1.0)))}
+    return {"exact-leaves-test-rmse": float(np.sqrt(np.mean((predicted - labels) ** 2)))}
 
 
 def predict(
@@ -114,7 +135,8 @@ def predict(
     margins = np.full(num_rows, any_part.base_margin)
     for at, grown in enumerate(result.trees[: result.trees_to_keep]):
         nodes = grown.tree.route(lookups, features, num_rows)
-        add_leaves(margins, nodes, any_part.trees[at].weights, eta=any_part.eta)
+        weights = exact_weights([parts[name].trees[at] for name in any_part.names])
+        add_leaves(margins, nodes, weights, eta=any_part.eta)
     return margins
 
 

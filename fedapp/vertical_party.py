@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedapp import run_config, site_data
+from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.rows import read_table
 from tasks.vertical_xgboost.site import VerticalSite
 
@@ -37,12 +38,21 @@ def prepare_vertical_site(
         seed=config.general.seed,
     )
     path = str(node_config.get("data-path", ""))
+    simulated = path.startswith(site_data.MEMORY_PREFIX) or (
+        "partition-id" in node_config and "data-path" not in node_config
+    )
+    noise_seed = config.general.seed if config.general.seeded_noise else None
+    if vertical.dp_epsilon and noise_seed is not None and not simulated:
+        raise SiteFault(
+            "seeded-noise",
+            "seeded-noise = true: only in simulation; noise from a known seed protects nobody",
+        )
     return VerticalSite(
         name=site_data.site_name(node_config),
         table=table,
         config=vertical,
-        simulated=path.startswith(site_data.MEMORY_PREFIX)
-        or ("partition-id" in node_config and "data-path" not in node_config),
+        simulated=simulated,
         model_dir=str(node_config.get("model-dir", "")).strip(),
         seed=config.general.seed,
+        noise_seed=noise_seed,
     )

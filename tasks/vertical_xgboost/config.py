@@ -108,6 +108,37 @@ class VerticalXGBoostConfig(BaseModel):
         Field(ge=0, description="trees without a better evaluation loss before it stops; 0: never"),
     ] = 0
 
+    dp_epsilon: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            allow_inf_nan=False,
+            description="partial differential privacy: epsilon of all noisy leaf weights that a "
+            "source receives in the training; 0: off",
+        ),
+    ] = 0.0
+    dp_delta: Annotated[
+        float,
+        Field(gt=0, lt=1, allow_inf_nan=False, description="delta that goes with dp-epsilon"),
+    ] = 1e-5
+    dp_clip: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1e30,
+            allow_inf_nan=False,
+            description="C: a leaf weight is clipped to [-C, C] before noise (unit of margins)",
+        ),
+    ] = 1.0
+    sensitivity: Annotated[
+        Literal["exact", "paper"],
+        Field(
+            description="noise by the true sensitivity 2C and all leaves that one label may move; "
+            '"paper": C, and one leaf a tree, as PIVODL has it (too little noise)'
+        ),
+    ] = "exact"
+
     encryption: Annotated[
         Literal["paillier", "none"],
         Field(description='encryption of sums; "none" is a baseline for experiments only'),

@@ -25,6 +25,8 @@ class VerticalSite:
         Where the party keeps its part of a model; ``""``: nowhere.
     seed : int
         Of the run: decides which rows evaluate.
+    noise_seed : int or None
+        Simulation only: seed of the noise of leaf weights; None: the operating system's generator.
     """
 
     name: str
@@ -33,6 +35,7 @@ class VerticalSite:
     simulated: bool = False
     model_dir: str = ""
     seed: int = 0
+    noise_seed: int | None = None
 
     @property
     def num_training(self) -> int:
