@@ -1,4 +1,4 @@
-"""``fedapp``: check, config, run, report, predict. A thin layer over ``flwr run`` and the modules.
+"""``fedapp``: check, config, run, report, predict, audit. A thin layer over ``flwr run``.
 
 Exit codes: 0 done; 1 failed; 2 the command line or the configuration is not usable; 3 refused by
 the run (data, sites, code); 4 the result does not exist.
@@ -84,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     identity.add_argument("file", type=Path, metavar="FILE", help="to write; must not exist")
     identity.set_defaults(command=_identity)
+
+    audit = commands.add_parser(
+        "audit", help="simulated vertical run: how well parties guess labels of others"
+    )
+    audit.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    audit.add_argument("--json", type=Path, help="write the figures to this file")
+    audit.set_defaults(command=_audit)
     return parser
 
 
@@ -207,6 +214,16 @@ def _identity(options: argparse.Namespace) -> int:
         print(create_identity(options.file))
     except SiteFault as fault:
         raise ValueError(str(fault)) from None
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from fedapp.vertical_audit import audit_run, table_of
+
+    document = audit_run(options.run)
+    print(table_of(document))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
