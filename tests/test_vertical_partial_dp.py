@@ -274,6 +274,23 @@ def test_a_tree_beyond_the_budget_is_refused() -> None:
     check_budget(config_of(num_trees=2), tree=2)
 
 
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"dp_epsilon": 1.0, "max_depth": 0}, "there are no splits"),
+        ({"dp_epsilon": -1.0}, "greater than or equal to 0"),
+        ({"dp_epsilon": float("nan")}, "finite"),
+        ({"dp_delta": 1.0}, "less than 1"),
+        ({"dp_delta": 0.0}, "greater than 0"),
+        ({"dp_clip": 0.0}, "greater than 0"),
+        ({"sensitivity": "global"}, "'exact' or 'paper'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        config_of(**keys)
+
+
 def test_seeded_noise_is_refused_at_a_deployed_party(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     random_frame(0, rows=20).to_csv(path, index=False)

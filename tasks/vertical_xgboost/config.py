@@ -233,6 +233,11 @@ class VerticalXGBoostConfig(BaseModel):
                 f"alignment-hub = '{self.alignment_hub}': allowed with alignment = 'hashed' or "
                 "'psi'"
             )
+        if self.dp_epsilon and not self.max_depth:
+            faults.append(
+                f"dp-epsilon = {self.dp_epsilon} with max-depth = 0: noise is for the source "
+                "of the split above a leaf, and there are no splits"
+            )
         if self.early_stopping_rounds and not self.test_fraction:
             faults.append(
                 f"early-stopping-rounds = {self.early_stopping_rounds} with test-fraction = 0: "

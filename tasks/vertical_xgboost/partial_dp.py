@@ -32,7 +32,8 @@ NEIGHBOURS = (
 
 NOT_COVERED = (
     "weights of leaves below splits of others, which a source gets as they are; nodes that became "
-    "leaves above the last level, whose sums split clients decrypt; the splits and the base score "
+    "leaves above the last level, whose sums split clients decrypt; leaves that a candidate of "
+    "another makes too, for which the source decrypts; the splits and the base score "
     "themselves; losses; a source that allies with any other party"
 )
 """What the guarantee does not speak of."""
