@@ -50,6 +50,7 @@ class Outcome:
     epsilon: float
     quality: float
     in_training: float
+    clip: float
     sigma: float
 
 
@@ -64,6 +65,8 @@ def measure(options: argparse.Namespace, run_dir: str) -> list[Outcome]:
             frames = party_frames(frame, data, seed=seed)
             for epsilon in (0.0, *options.epsilons):
                 noise = privacy(data, epsilon, sensitivity=options.sensitivity)
+                if noise and options.clip:
+                    noise["dp-clip"] = options.clip
                 setting = Setting(options.depth, options.trees, noise)
                 summary = train(frames, data, setting, seed=seed, run_dir=run_dir).summary
                 outcome = Outcome(
@@ -72,6 +75,7 @@ def measure(options: argparse.Namespace, run_dir: str) -> list[Outcome]:
                     epsilon,
                     quality=float(summary.get(f"exact-leaves-{metric}", summary[metric])),
                     in_training=float(summary[metric]),
+                    clip=float(summary.get("dp-clip", 0.0)),
                     sigma=float(summary.get("dp-sigma", 0.0)),
                 )
                 print(json.dumps(asdict(outcome)), file=sys.stderr, flush=True)
@@ -92,7 +96,7 @@ def table(found: Sequence[Outcome]) -> list[dict[str, object]]:
                 {
                     "data": name,
                     "epsilon": epsilon,
-                    "clip": DATA_SETS[name].clip,
+                    "clip": chosen[0].clip,
                     "sigma": chosen[0].sigma,
                     "mean": float(values.mean()),
                     "sd": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
@@ -125,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="*", default=[2.0, 4.0, 6.0, 8.0, 10.0])
     parser.add_argument("--sensitivity", choices=["exact", "paper"], default="exact")
+    parser.add_argument("--clip", type=float, help="C; default .1, and 2 for the energy data")
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--trees", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="1,500 rows, 1 seed, one epsilon")

@@ -111,7 +111,7 @@ def view_of(
     """What a party had in a run, out of what all had."""
     part, table = parts[party], tables[party]
     return AttackerView(
-        place=part.names.index(party),
+        source=part.names.index(party),
         trees=part.trees,
         lookup=part.lookup,
         base_margin=part.base_margin,

@@ -23,7 +23,7 @@ from tasks.vertical_xgboost.attack import (
     reachable_leaves,
 )
 from tasks.vertical_xgboost.joined import join
-from tasks.vertical_xgboost.model_part import ModelPart
+from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.party import Party
 from tasks.vertical_xgboost.party_arrays import children_of
 from tasks.vertical_xgboost.rows import PartyTable
@@ -67,7 +67,7 @@ def attacked(directory: Path, *, frame: pd.DataFrame | None = None, **keys: Any)
     folder = result.run_folder / "parties"
     assert result.predictions is not None
     return Attacked(
-        {name: ModelPart.load(folder / f"{name}.npz") for name in tables},
+        {name: ModelPart.load(part_path(folder, name)) for name in tables},
         tables,
         leaves,
         result.predictions["margin"].to_numpy(),
@@ -208,7 +208,7 @@ def test_the_structure_alone_tells_something(exact: Attacked) -> None:
         view,
         trees=tuple(
             dataclasses.replace(tree, weights=dict.fromkeys(tree.weights, 0.0))
-            for tree in view.trees
+            for tree in exact.parts["site-0"].trees
         ),
     )
     config = config_of(**KEYS)
@@ -222,7 +222,7 @@ def test_a_party_without_labels_guesses_from_weights_only(tmp_path: Path) -> Non
         f"site-{at}": table for at, table in enumerate(tables_of(frames, config_of()).values())
     }
     folder = result.run_folder / "parties"
-    parts = {name: ModelPart.load(folder / f"{name}.npz") for name in tables}
+    parts = {name: ModelPart.load(part_path(folder, name)) for name in tables}
     view: AttackerView = view_of("site-0", parts, tables)
     assert not view.owns.any()
     scores = attack(view, config_of(**KEYS))

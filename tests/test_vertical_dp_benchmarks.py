@@ -57,7 +57,7 @@ def test_a_loss_above_the_bound_fails(modules: tuple[ModuleType, ModuleType]) ->
 
     def outcomes(data: str, without: float, noisy: float) -> list[object]:
         return [
-            partial.Outcome(data, 0, epsilon, value, value, 0.0)
+            partial.Outcome(data, 0, epsilon, value, value, 0.1, 2.0)
             for epsilon, value in ((0.0, without), (2.0, noisy))
         ]
 

@@ -17,7 +17,7 @@ from fedapp.vertical_party import prepare_vertical_site
 from fedapp.vertical_privacy import privacy_lines, privacy_summary
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.heard import WEIGHT
-from tasks.vertical_xgboost.model_part import ModelPart
+from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.partial_dp import (
     LeafNoise,
     NoisyWeights,
@@ -171,7 +171,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 def trees_by_party(recorded: Recorded) -> list[tuple[KnownTree, ...]]:
     folder = recorded.result.run_folder / "parties"
-    return [ModelPart.load(folder / f"site-{at}.npz").trees for at in range(4)]
+    return [ModelPart.load(part_path(folder, f"site-{at}")).trees for at in range(4)]
 
 
 def test_only_the_source_of_the_split_above_gets_noise(recorded: Recorded) -> None:
@@ -226,7 +226,7 @@ def test_noise_of_a_whole_run_has_the_scale_that_the_summary_tells(tmp_path: Pat
         )
         sigma = result.summary["dp-sigma"]
         folder = result.run_folder / "parties"
-        parts = [ModelPart.load(folder / f"site-{at}.npz").trees for at in range(4)]
+        parts = [ModelPart.load(part_path(folder, f"site-{at}")).trees for at in range(4)]
         for trees in zip(*parts, strict=True):
             exact = exact_weights(trees)
             for leaf, place in sources_above(trees[0].splits).items():
@@ -254,7 +254,7 @@ def test_predictions_of_the_model_use_exact_leaves(recorded: Recorded) -> None:
     parts = trees_by_party(recorded)
     eta, base = (
         0.3,
-        ModelPart.load(recorded.result.run_folder / "parties" / "site-0.npz").base_margin,
+        ModelPart.load(part_path(recorded.result.run_folder / "parties", "site-0")).base_margin,
     )
     exact = [list(exact_weights(trees).values()) for trees in zip(*parts, strict=True)]
     possible = {round(base + eta * sum(weights), 9) for weights in itertools.product(*exact)}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.stats import rankdata
@@ -30,12 +31,35 @@ from tasks.vertical_xgboost.central import fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable
-from tasks.vertical_xgboost.party import KnownTree
 from tasks.vertical_xgboost.party_arrays import children_of
 from tasks.vertical_xgboost.tree import LookupTable, NodeArray
 
 ATTACKS = ("leaf-weights", "mean-leaf-weights", "structure", "own-data")
 """Names of the attacks."""
+
+
+class SeenSplit(Protocol):
+    """A split as every party knows it."""
+
+    @property
+    def source(self) -> int | str:
+        """Whose it is."""
+
+    @property
+    def record(self) -> int:
+        """Its number among those of its source."""
+
+
+class SeenTree(Protocol):
+    """A tree as a party knows it."""
+
+    @property
+    def splits(self) -> Mapping[int, SeenSplit]:
+        """By node, in the order in which they were made."""
+
+    @property
+    def weights(self) -> Mapping[int, float]:
+        """By leaf, as they were sent to the party."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +68,9 @@ class AttackerView:
 
     Parameters
     ----------
-    place : int
-        Of the party.
-    trees : tuple of KnownTree
+    source : int or str
+        How splits name the party.
+    trees : tuple of SeenTree
         With the weights that were sent to this party.
     lookup : LookupTable
         Own splits.
@@ -62,8 +86,8 @@ class AttackerView:
         Leaf of each owned row in each tree.
     """
 
-    place: int
-    trees: tuple[KnownTree, ...]
+    source: int | str
+    trees: tuple[SeenTree, ...]
     lookup: LookupTable
     base_margin: float
     eta: float
@@ -145,7 +169,7 @@ def reachable_leaves(view: AttackerView, tree: int) -> BoolArray:
         here = reached[:, node].copy()
         reached[:, left] = reached[:, right] = here
         split = splits[node]
-        if split.source == view.place:
+        if split.source == view.source:
             side = view.lookup.records[split.record].goes_left(view.features)
             reached[:, left] = here & side
             reached[:, right] = here & ~side
