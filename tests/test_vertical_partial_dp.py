@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,9 +205,10 @@ def test_of_what_was_sealed_one_receiver_of_four_differs_by_noise(recorded: Reco
             by_step.setdefault(f"{step} {sender}", {})[receiver] = weights
     versions: dict[tuple[Any, ...], set[tuple[float, ...]]] = {}
     for step, told in by_step.items():
-        tree, level, source, node, place = map(
-            int, step.split()[0].removeprefix("leaves-").split("-")
-        )
+        # A node that stays a leaf is at place -1.
+        numbers = re.match(r"leaves-(\d+)-(\d+)-(\d+)-(\d+)-(-?\d+) ", step)
+        assert numbers is not None
+        tree, level, source, node, place = map(int, numbers.groups())
         assert sorted(told) == [f"site-{at}" for at in range(4)]
         if place < 0:
             assert len(set(told.values())) <= 2
