@@ -1,4 +1,4 @@
-"""``fedapp``: check, config, run, report, predict, export-model, identity.
+"""``fedapp``: check, config, run, report, predict, export-model, identity, audit.
 
 A thin layer over ``flwr run`` and the modules.
 
@@ -96,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     identity.add_argument("file", type=Path, metavar="FILE", help="to write; must not exist")
     identity.set_defaults(command=_identity)
+
+    audit = commands.add_parser(
+        "audit", help="simulated vertical run: how well parties guess labels of others"
+    )
+    audit.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    audit.add_argument("--json", type=Path, help="write the figures to this file")
+    audit.set_defaults(command=_audit)
     return parser
 
 
@@ -235,6 +242,16 @@ def _export_model(options: argparse.Namespace) -> int:
     for path, document in wanted:
         path.write_text(json.dumps(document) + "\n", encoding="utf-8")
         print(path.resolve())
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from fedapp.vertical_audit import audit_run, table_of
+
+    document = audit_run(options.run)
+    print(table_of(document))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fedapp import run_config, site_data
 from fedapp.fingerprint import code_fingerprint
+from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.part_files import own_part
 from tasks.vertical_xgboost.rows import read_table
@@ -53,6 +54,12 @@ def prepare_vertical_site(
         config=vertical,
         seed=config.general.seed,
     )
+    noise_seed = config.general.seed if config.general.seeded_noise else None
+    if vertical.dp_epsilon and noise_seed is not None and not simulated:
+        raise SiteFault(
+            "seeded-noise",
+            "seeded-noise = true: only in simulation; noise from a known seed protects nobody",
+        )
     return VerticalSite(
         name=name,
         table=table,
@@ -60,6 +67,7 @@ def prepare_vertical_site(
         simulated=simulated,
         model_dir=model_dir,
         seed=config.general.seed,
+        noise_seed=noise_seed,
         code=code_fingerprint(),
         part=part,
         consents=vertical.export_consent

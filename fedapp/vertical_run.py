@@ -15,6 +15,7 @@ from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, read_joined
 from fedapp.vertical_export import EXPORT_DISCLOSURES, export
 from fedapp.vertical_prediction import predict
+from fedapp.vertical_privacy import privacy_lines, privacy_summary
 from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
@@ -64,6 +65,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         The run's summary.
     """
     vertical = config.vertical_xgboost
+    _refuse_seeded_noise_outside_simulation(exchange, config)
     parties = _meet(exchange, config)
     simulated = exchange.run.primary_task_type == TaskType.SIMULATION
     if vertical.mode == "export":
@@ -84,6 +86,13 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         summary |= compare(joined, config, result, folder, parts=folder.path / PARTS)
     _tell(summary, result)
     return summary
+
+
+def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfig) -> None:
+    simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    if config.general.seeded_noise and config.vertical_xgboost.dp_epsilon and not simulated:
+        reason = "only in simulation; noise from a known seed protects nobody"
+        raise Refused([f"seeded-noise = true: {reason}"])
 
 
 def _meet(exchange: Exchange, config: RunConfig) -> dict[str, TaskPart]:
@@ -189,6 +198,7 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
         "ending": _cost(result.ending),
         "roster-fingerprint": result.roster_fingerprint,
         "encryption": config.vertical_xgboost.encryption,
+        **privacy_summary(config.vertical_xgboost, seeded_noise=config.general.seeded_noise),
     }
     if config.vertical_xgboost.alignment != "same":
         summary["alignment"] = config.vertical_xgboost.alignment
@@ -212,11 +222,15 @@ def _tell(summary: Mapping[str, Any], result: VerticalResult) -> None:
         seconds,
     )
     if "central" in summary:
-        same = "the same trees" if summary["central"]["same-trees"] else "OTHER TREES"
+        same = {True: "the same trees", False: "OTHER TREES"}.get(
+            summary["central"].get("same-trees"), "other trees, as noise makes them"
+        )
         log(INFO, "central fit on the joined table (simulation only): %s", same)
         for name in ("test-accuracy", "test-rmse"):
             if (theirs := summary["central"].get(f"xgboost-{name}")) is not None:
                 log(INFO, "%s: %.4f here, %.4f by XGBoost", name, summary[name], theirs)
+    for line in privacy_lines(summary):
+        log(WARNING if "NOT" in line else INFO, "%s", line)
     if summary["encryption"] == "none":
         log(WARNING, "encryption = none: the server has read every sum of gradients")
     if summary["n-sites"] == 2:

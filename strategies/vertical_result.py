@@ -52,6 +52,9 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
     keys = LabelsRequest.reveals
     if config.alignment != "same" and not tells_exponents_later(config):
         keys = LabelsRequest.reveals_aligned
+    leaves = DecideReply.reveals_sealed
+    if config.dp_epsilon:
+        leaves = DecideReply.reveals_sealed_noisy
     return {
         **alignment_disclosures(config),
         LABELS: Disclosure("labels", keys, LabelsReply.reveals, LabelsReply.reveals_sealed),
@@ -60,9 +63,7 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
         ),
         HISTOGRAMS: Disclosure("histograms", HistogramsRequest.reveals, sums, shares),
         AGGREGATE: Disclosure("aggregate", added, totals, AggregateReply.reveals_sealed),
-        DECIDE: Disclosure(
-            "decide", DecideRequest.reveals, DecideReply.reveals, DecideReply.reveals_sealed
-        ),
+        DECIDE: Disclosure("decide", DecideRequest.reveals, DecideReply.reveals, leaves),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),
         TRIM: Disclosure("trim", TrimRequest.reveals, FinishReply.reveals),
         STOP: Disclosure("stop", StopRequest.reveals, "nothing"),

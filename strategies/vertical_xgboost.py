@@ -91,7 +91,9 @@ class VerticalXGBoost(WithoutRounds):
     subtraction needs no collusion. Shuffling hides from the split client which candidate is which,
     but its own share of the labels may tell it much of that. To a label owner: the order of its own
     rows along unnamed features of others, and source, unnamed feature, bucket and side of every
-    split. To a source: weights of leaves and through them something of others' labels, but no sums.
+    split. To a source: weights of leaves and through them something of others' labels, but no sums;
+    with ``dp-epsilon`` those below its own splits under noise (the paper's partial differential
+    privacy, :mod:`tasks.vertical_xgboost.partial_dp`).
     Of an alignment: which of its ids each other party has to the one that compares; which of its
     ids all have to each party; counts to the server.
 
@@ -168,6 +170,11 @@ class VerticalXGBoost(WithoutRounds):
         if num_trees < 1:
             raise ValueError(f"num_rounds = {num_rounds}: must be 1 or more trees")
         check_may_prune(self.may_prune)
+        if self.config.dp_epsilon and num_trees > self.config.num_trees:
+            raise ValueError(
+                f"num_rounds = {num_rounds}: dp-epsilon = {self.config.dp_epsilon} is for "
+                f"num-trees = {self.config.num_trees}, at most"
+            )
         exchange = Exchange.around(grid, disclosures=vertical_disclosures(self.config))
         known = {exchange.name_of(node) for node in exchange.get_node_ids()}
         if unknown := sorted(set(self.names) - known):

@@ -14,9 +14,12 @@ from fedapp.report import write_report
 from fedapp.report.vertical_xgboost_trees import MOST_NODES, first_tree, is_split
 from fedapp.report.vertical_xgboost_words import trust_statements
 from fedapp.run_folder import RunFolder
+from fedapp.vertical_privacy import privacy_summary
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tests.test_report import Reader, assert_drawn, figure_names
 from tests.vertical_report_runs import PARTIES, fitted, make_run, trees_document
 
+PAPER = VerticalXGBoostConfig(dp_epsilon=2.0, sensitivity="paper")
 ALL = {"loss-by-tree", "crypto-seconds", "first-tree", "bytes-by-step"}
 
 
@@ -128,12 +131,30 @@ def test_trust_follows_the_configuration(tmp_path: Path) -> None:
         ({"vertical-xgboost.encryption": "none"}, {}, "No encryption: whoever adds the sums"),
         ({"vertical-xgboost.key-bits": 1024}, {}, "Keys of 1024 bits are too short"),
         ({}, {"central": {"same-trees": False}}, "The trees differ from those of the central fit"),
+        (
+            {},
+            privacy_summary(PAPER, seeded_noise=True),
+            "too small for the epsilon that was asked for (2); it gives",
+        ),
+        ({}, privacy_summary(PAPER, seeded_noise=True), "from a known seed protects nobody"),
     ],
 )
 def test_notices(
     tmp_path: Path, config: dict[str, Any], summary: dict[str, Any], words: str
 ) -> None:
     assert words in words_of(make_run(tmp_path, config=config, summary=summary))
+
+
+def test_privacy_is_told_with_its_neighbours_and_what_it_leaves_out(tmp_path: Path) -> None:
+    assert "No differential privacy: every party receives the exact" in words_of(make_run(tmp_path))
+    exact = PAPER.model_copy(update={"sensitivity": "exact"})
+    summary = privacy_summary(exact, seeded_noise=False)
+    text = words_of(make_run(tmp_path, summary={**summary, "exact-leaves-test-accuracy": 0.8125}))
+    assert "(2, 1e-05)-differentially private" in text
+    assert "Neighbours: one row's label is another one" in text
+    assert "Not covered: weights of leaves below splits of others" in text
+    assert "0.8125 with exact leaves alone" in text
+    assert "No differential privacy" not in text
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ it. The summary has, all optional:
 - ``central`` (simulation only): the same quantities of a central fit on the joined table, and
   ``same-trees`` (bool: all splits and leaves equal). Quantities of XGBoost itself on the same
   buckets carry the prefix ``xgboost-``;
+- ``dp-epsilon`` and other keys of :func:`fedapp.vertical_privacy.privacy_summary`;
+  ``exact-leaves-test-accuracy`` or ``-rmse`` (simulation only): of the finished model;
 - ``roster-fingerprint``: one code for the keys of all parties;
 - ``set-up``, ``ending``: ``exchanges``, ``bytes``, ``ciphertexts`` and ``crypto-seconds`` of what
   comes before the first tree and after the last one.
@@ -59,6 +61,7 @@ from fedapp.report.vertical_xgboost_words import (
     central_words,
     encryption_words,
     fingerprint_words,
+    privacy_words,
     quality_words,
     training_words,
     tree_lines,
@@ -100,6 +103,17 @@ def notices(run: RunRecord) -> list[Notice]:
                 "Two parties: each finds the other's sums by subtracting its own from the total.",
             )
         )
+    if "dp-epsilon-paper" in run.summary:
+        found.append(
+            Notice(
+                "warning",
+                "sensitivity = paper: the noise of leaf weights is too small for the epsilon that "
+                f"was asked for ({run.summary['dp-epsilon-paper']:g}); it gives "
+                f"{run.summary['dp-epsilon']:.3g}.",
+            )
+        )
+    if run.summary.get("dp-noise") == "seeded":
+        found.append(Notice("warning", "Noise of leaf weights from a known seed protects nobody."))
     central = run.summary.get("central")
     if isinstance(central, Mapping) and central.get("same-trees") is False:
         found.append(
@@ -140,6 +154,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
         ),
         _trees_section(curves, folder),
         _central_section(run),
+        Section("Differential privacy", paragraphs=privacy_words(run)),
         Section("Whom one trusts", paragraphs=[*trust_words(run), *fingerprint_words(run)]),
     ]
 

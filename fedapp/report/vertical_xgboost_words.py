@@ -7,6 +7,7 @@ from typing import Any
 
 from fedapp.report.vertical_xgboost_tables import seconds_by_operation
 from fedapp.run_folder import RunRecord
+from fedapp.vertical_privacy import privacy_lines
 
 _SERVER = (
     "The server learns gains, candidates of equal gain, bucket counts, which anonymous features "
@@ -53,6 +54,15 @@ _PSI = (
     "ids each other party has, the others which of their ids all parties have, the server only "
     "counts. A party that puts in made-up ids is not noticed."
 )
+_NO_PRIVACY = (
+    "No differential privacy: every party receives the exact weights of all leaves, and a source "
+    "knows all rows of a leaf where the splits above are its own. How well each party guesses "
+    "labels of others from that, in a simulated run: fedapp audit."
+)
+_NOISY_ROWS = (
+    "Sources predict their own rows in training with noisy leaves, so losses and metrics by tree "
+    "are those of such predictions; predictions of the finished model use exact leaves"
+)
 _TWO = "With two parties each finds the other's sums by subtracting its own from the total."
 _THREE = (
     "With three parties, a split client and one other label owner together find the sums of the "
@@ -76,6 +86,9 @@ def quality_words(run: RunRecord) -> tuple[str, str, str]:
             digits = f"{value:.4g}" if rmse else f"{value:.3f}"
             loss = summary.get(f"{part}-loss")
             detail = rows if loss is None else f"{rows}; loss {loss:.4g}"
+            exact = summary.get(f"exact-leaves-{part}-{key}")
+            if exact is not None:
+                detail += f"; {exact:.4g} with exact leaves alone"
             return word, digits, detail
     return word, "–", "no result"
 
@@ -148,6 +161,8 @@ def central_words(central: Mapping[str, Any]) -> list[str]:
     )
     with_xgboost = any(key.startswith("xgboost-") for key in central)
     words += ", and by XGBoost on the same buckets." if with_xgboost else "."
+    if central and "same-trees" not in central:
+        words += " Both without noise: other trees are meant to come out."
     if "same-trees" in central:
         words += (
             " All splits and leaves are the same, bit for bit."
@@ -155,6 +170,14 @@ def central_words(central: Mapping[str, Any]) -> list[str]:
             else " The trees are not the same."
         )
     return [words]
+
+
+def privacy_words(run: RunRecord) -> list[str]:
+    """The guarantee of partial differential privacy with its assumptions, or that there is none."""
+    lines = privacy_lines(run.summary)
+    if not lines:
+        return [_NO_PRIVACY]
+    return [f"{line[0].upper()}{line[1:].rstrip('.')}." for line in [*lines, _NOISY_ROWS]]
 
 
 def fingerprint_words(run: RunRecord) -> list[str]:

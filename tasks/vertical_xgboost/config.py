@@ -143,6 +143,37 @@ class VerticalXGBoostConfig(BaseModel):
         Field(ge=0, description="trees without a better evaluation loss before it stops; 0: never"),
     ] = 0
 
+    dp_epsilon: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            allow_inf_nan=False,
+            description="partial differential privacy: epsilon of all noisy leaf weights that a "
+            "source receives in the training; 0: off",
+        ),
+    ] = 0.0
+    dp_delta: Annotated[
+        float,
+        Field(gt=0, lt=1, allow_inf_nan=False, description="delta that goes with dp-epsilon"),
+    ] = 1e-5
+    dp_clip: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1e30,
+            allow_inf_nan=False,
+            description="C: a leaf weight is clipped to [-C, C] before noise (unit of margins)",
+        ),
+    ] = 1.0
+    sensitivity: Annotated[
+        Literal["exact", "paper"],
+        Field(
+            description="noise by the true sensitivity 2C and all leaves that one label may move; "
+            '"paper": C, and one leaf a tree, as PIVODL has it (too little noise)'
+        ),
+    ] = "exact"
+
     encryption: Annotated[
         Literal["paillier", "none"],
         Field(description='encryption of sums; "none" is a baseline for experiments only'),
@@ -248,6 +279,11 @@ class VerticalXGBoostConfig(BaseModel):
             faults.append(
                 f"alignment = '{self.alignment}' with mode = '{self.mode}': allowed is 'same'; the "
                 "parties lay out rows of the same ids"
+            )
+        if self.dp_epsilon and not self.max_depth:
+            faults.append(
+                f"dp-epsilon = {self.dp_epsilon} with max-depth = 0: noise is for the source "
+                "of the split above a leaf, and there are no splits"
             )
         if self.early_stopping_rounds and not self.test_fraction:
             faults.append(

@@ -153,6 +153,11 @@ class DecideReply:
         SEALED_LEAVES: "weights of the leaves that may come of a node; the receiver is handed only "
         "those that the tree keeps"
     }
+    reveals_sealed_noisy: ClassVar[Mapping[str, str]] = {
+        SEALED_LEAVES: "weights of the leaves that may come of a node, clipped and under Gaussian "
+        "noise where the receiver is the source of the split above, else exact; the receiver is "
+        "handed only those that the tree keeps"
+    }
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Context, Message
@@ -26,18 +26,17 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import (
     DecideReply,
     DecideRequest,
-    SealedOffer,
-    leaves_step,
 )
-from tasks.vertical_xgboost.heard import WEIGHT, hear_decisions, open_all
+from tasks.vertical_xgboost.heard import hear_decisions, open_all
 from tasks.vertical_xgboost.level_messages import (
     HistogramsReply,
     HistogramsRequest,
     StartOfTraining,
 )
-from tasks.vertical_xgboost.message_parts import Sealed, check_refused
+from tasks.vertical_xgboost.message_parts import check_refused
 from tasks.vertical_xgboost.messages import BUCKETS_STEP
 from tasks.vertical_xgboost.own_order import draw_order, read_order_of
+from tasks.vertical_xgboost.partial_dp import check_budget
 from tasks.vertical_xgboost.party import Party
 from tasks.vertical_xgboost.party_arrays import (
     columns_from_arrays,
@@ -47,13 +46,12 @@ from tasks.vertical_xgboost.party_arrays import (
 from tasks.vertical_xgboost.peers import Peers, known_peers
 from tasks.vertical_xgboost.protected_sums import (
     LevelShape,
-    ProtectedSums,
     places_of,
     protected_sums,
 )
+from tasks.vertical_xgboost.sealed_offers import sealed_offers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
-from tasks.vertical_xgboost.split_client import node_offers
 from tasks.vertical_xgboost.told_numbers import check_gradient_exponent
 
 
@@ -75,6 +73,7 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
         metrics = hear_decisions(party, request.decisions, secrets, peers)
     if (len(party.finished), party.tree.depth) != (tree, level):
         raise SiteFault("out-of-order", f"tree {tree}, level {level}: not the next one here")
+    check_budget(site.config, tree=tree)
     try:
         party.begin_level(request.nodes)
     except ValueError as error:
@@ -140,7 +139,7 @@ def decide(message: Message, site: VerticalSite, context: Context) -> Message:
     sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
     sources = _sources_to_decrypt(party, request, peers)
     offers = {
-        name: _offers(party, source, request, sums, secrets, peers)
+        name: sealed_offers(party, source, request, sums, secrets, peers, site)
         for name, source in sources.items()
     }
     reply = DecideReply(offers, secrets.watch.seconds)
@@ -303,45 +302,3 @@ def _checked_order(
     if order is not None and not np.array_equal(np.sort(order), np.arange(count)):
         raise SiteFault("bad-request", f"{name}: the order told of its candidates is none")
     return order
-
-
-def _offers(
-    party: Party,
-    source: int,
-    request: DecideRequest,
-    sums: ProtectedSums,
-    secrets: Secrets,
-    peers: Peers,
-) -> list[SealedOffer]:
-    name, are_last = peers.names[source], party.tree.are_last(party.level)
-    shape = LevelShape(party.candidates_of(source), len(party.level))
-    refused = request.refused.get(name)
-    adder = name if party.config.aggregator == "source" else "the server"
-    found = sums.read(
-        request.totals[name], shape, key=secrets.paillier, sender=adder, refused=refused
-    )
-    judged = node_offers(
-        found, party.rule, are_last=are_last, may_prune=request.may_prune, refused=refused
-    )
-
-    def seal(node: int, place: int, weights: Sequence[float]) -> Sealed:
-        """Weights of leaves for each party."""
-        step = leaves_step(
-            tree=request.tree, level=request.level, source=source, node=node, place=place
-        )
-        # Here a source would get noisy weights; today everybody gets the exact ones.
-        payload = np.array(weights, dtype=WEIGHT).tobytes()
-        return {to: secrets.seal(peers, to, payload, step=step) for to in peers.names}
-
-    return [
-        SealedOffer(
-            offer.gain,
-            offer.places,
-            tuple(
-                seal(node, place, pair)
-                for place, pair in zip(offer.places.tolist(), offer.pairs, strict=False)
-            ),
-            None if offer.leaf is None else seal(node, -1, [offer.leaf]),
-        )
-        for node, offer in enumerate(judged)
-    ]

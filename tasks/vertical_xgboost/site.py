@@ -29,6 +29,8 @@ class VerticalSite:
         Where the party keeps its part of a model; ``""``: nowhere.
     seed : int
         Of the run: decides which rows evaluate.
+    noise_seed : int or None
+        Simulation only: seed of the noise of leaf weights; None: the operating system's generator.
     code : str
         Fingerprint of the code that runs.
     part : ModelPart or None
@@ -43,6 +45,7 @@ class VerticalSite:
     simulated: bool = False
     model_dir: str = ""
     seed: int = 0
+    noise_seed: int | None = None
     code: str = ""
     part: ModelPart | None = None
     consents: bool = False
