@@ -560,7 +560,8 @@ def test_a_horizon_beyond_all_follow_up() -> None:
 def test_no_rows_for_evaluation() -> None:
     result = run(three(), {"survival.test-fraction": 0.0})
     assert result.summary["status"] == "ok"
-    assert not [key for key in result.summary if key.startswith("c-index")]
+    assert [key for key in result.summary if key.startswith("c-index")] == ["c-index-reason"]
+    assert result.summary["c-index-reason"] == "no-evaluation-rows"
     assert [site["evaluation-rows"] for site in result.summary["sites"]] == [0, 0, 0]
     assert [site["training-rows"] for site in result.summary["sites"]] == [30, 30, 30]
     survival = model_of(result).survival(three()[0], [1.0, 2.0])
