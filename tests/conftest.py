@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,3 +27,12 @@ def _log_to_the_current_stderr() -> None:
     for handler in logging.getLogger("flwr").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.stream = sys.stderr  # setStream would flush the old one, which is closed
+
+
+@pytest.fixture(autouse=True)
+def _log_level_kept() -> Iterator[None]:
+    """Benchmarks and others quieten Flower's log; the tests after them read it."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,14 +31,6 @@ def _benchmark(name: str) -> ModuleType:
 data_sets = _benchmark("survival_data_sets")
 fit_time = _benchmark("survival_fit_time")
 privacy_level = _benchmark("survival_privacy_level")
-
-
-@pytest.fixture(autouse=True)
-def _log_level_kept() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    yield
-    logger.setLevel(level)
 
 
 # Time of a fit ----------------------------------------------------------------------------

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import logging
 import math
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -44,14 +42,6 @@ figure = _benchmark("survival_real_figure")
 real = _benchmark("survival_real")
 speed = _benchmark("survival_speed")
 dp_table = _benchmark("survival_dp_table")
-
-
-@pytest.fixture(autouse=True)
-def _log_level_kept() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    yield
-    logger.setLevel(level)
 
 
 def _model_result(
