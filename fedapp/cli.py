@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--superlink", default="", metavar="NAME", help="SuperLink connection of `flwr run`"
     )
+    run.add_argument(
+        "--resume",
+        default="",
+        metavar="RUN",
+        help="folder of an interrupted run: go on from its last checkpoint, with its configuration",
+    )
     run.set_defaults(command=_run)
 
     check = commands.add_parser(
@@ -131,7 +137,12 @@ def _run(options: argparse.Namespace) -> int:
     # A SuperLink that is named may be another machine, with other folders.
     if not options.superlink and (fault := base_fault(Path(str(values["run-dir"])))):
         raise ValueError(f"run-dir = {values['run-dir']!r}: {fault}")
-    clients = options.clients or run_config.read(values).general.num_sites
+    config = run_config.read(values)
+    if config.general.resume and not options.superlink:
+        from fedapp.resumption import refuse_to_resume
+
+        refuse_to_resume(config.flat())
+    clients = options.clients or config.general.num_sites
     with terminated_by_exception():
         folder = _run_folder(options, values, clients=clients)
     if folder is None:
@@ -258,6 +269,10 @@ def _audit(options: argparse.Namespace) -> int:
 def _values(options: argparse.Namespace) -> dict[str, Value]:
     """Merge file, --set and the short options, later ones winning, and check them."""
     values: dict[str, Value] = {}
+    if resume := str(getattr(options, "resume", "")):
+        from fedapp.resumption import settings_of
+
+        values.update(settings_of(resume))
     if options.config is not None:
         with options.config.open("rb") as file:
             try:
@@ -281,6 +296,10 @@ def _values(options: argparse.Namespace) -> dict[str, Value]:
     run_config.read(values)
     # The ServerApp's working directory is the SuperLink's, not the user's.
     values["run-dir"] = str(_here("run-dir", str(values.get("run-dir", "runs"))))
+    if resume := str(values.get("resume", "")):
+        values["resume"] = str(_here("resume", resume))
+    if getattr(options, "resume", ""):  # paths are what they were in that run
+        return values
     if model := str(values.get("vertical-xgboost.model", "")):
         from fedapp.vertical_prediction import model_of
 

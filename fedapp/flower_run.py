@@ -113,7 +113,8 @@ def simulate_with_ray(
             changed[f"{values['task']}.data"] = folder
             num_sites = len(sites)
         changed["num-sites"] = num_sites
-        changed["run-dir"] = str(Path(str(values["run-dir"])).expanduser().resolve())
+        for key in filter(changed.get, ("run-dir", "resume")):  # of this working directory
+            changed[key] = str(Path(str(changed[key])).expanduser().resolve())
         return run_with_flower(changed, num_supernodes=num_sites)
 
 

@@ -70,6 +70,13 @@ class GeneralConfig(BaseModel):
     run_dir: Annotated[
         str, Field(min_length=1, description="folder in which run folders are made")
     ] = "runs"
+    resume: Annotated[
+        str,
+        Field(
+            description="folder of an interrupted run, on the server's machine, to go on from its "
+            'last checkpoint with the same configuration; "" begins anew'
+        ),
+    ] = ""
     report: Annotated[bool, Field(description="make figures and report.html at the end")] = True
 
 

@@ -16,8 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
 from fedapp import roc_glm_run, run_config, survival_run, vertical_run
+from fedapp.checkpoint import remove_checkpoint
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
+from fedapp.resumption import OWN_FRAMES, resume_faults, totals
 from fedapp.run_config import RunConfig, Value
 from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.stopping import told_when_flower_leaves
@@ -49,9 +51,6 @@ DISCLOSURES: dict[str, Callable[[RunConfig], Mapping[str, Disclosure]]] = {
 
 
 IN_PROCESS = "in-process"
-
-OWN_FRAMES = "(frames given to simulate)"
-"""What the configuration of a run says of its data if they are the caller's frames."""
 
 
 UNPROTECTED = "sums over a single row may leave a site"
@@ -119,8 +118,8 @@ def run_task(
     )
     if chosen.get(f"{config.general.task}.privacy-level") == 1:
         log(WARNING, "%s.privacy-level = 1: %s", config.general.task, UNPROTECTED)
-    if site_faults:
-        return _end(folder, "refused", "; ".join(site_faults), {}, None, started)
+    if unfit := [*site_faults, *resume_faults(chosen)]:
+        return _end(folder, "refused", "; ".join(unfit), {}, None, started)
     exchange = Exchange.around(
         with_hosted_sites(grid, config.general.num_sites),
         timeout=config.general.timeout,
@@ -231,11 +230,14 @@ def _end(
             "bytes": exchange.bytes_sent(),
             "faults": [str(fault) for fault in exchange.faults],
         }
+        common |= totals(folder.path, exchanges=common["exchanges"], bytes_sent=common["bytes"])
         log(INFO, "%d exchanges, %d bytes", common["exchanges"], common["bytes"])
     if reason:
         common["reason"] = summary.get("reason", reason)
         log(ERROR, "%s: %s", status, reason)
     folder.finish(status, reason, {**summary, **common})
+    if status == "ok":
+        remove_checkpoint(folder.path)
     return folder.path
 
 

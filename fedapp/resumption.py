@@ -1,0 +1,327 @@
+"""A run that goes on where another one was interrupted: from which, and whether it may.
+
+The key ``resume`` names the folder of the interrupted run. The new run has a folder of its own, in
+which `PRIOR` says what was done before it; the old folder stays as it was, but for a note that
+names the new one, since two runs that go on from one checkpoint would spend privacy twice.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+from flwr.supercore import log
+
+from fedapp.checkpoint import CheckpointError, read_checkpoint
+from fedapp.fingerprint import code_fingerprint
+from fedapp.record_shape import LedgerRow
+from fedapp.run_config import ConfigError, RunConfig, Value
+from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
+from strategies.membership import Refused
+from strategies.snapshot import Snapshot
+
+OWN_FRAMES = "(frames given to simulate)"
+"""What the configuration of a run says of its data if they are the caller's frames."""
+
+MAY_DIFFER = frozenset({"timeout", "run-dir", "report", "resume"})
+"""Keys of the configuration that may be others than those of the interrupted run."""
+
+PRIOR = "prior.json"
+"""File of a resumed run: from where it goes on, and what was done before."""
+
+CONTINUED = "continued.json"
+"""File of an interrupted run: by which run it was continued."""
+
+EARLIER_LEDGER = "earlier-ledger.jsonl"
+"""File of a resumed run: the ledgers of the runs before it, one after the other."""
+
+_SETTLED = 2.0
+_SLACK = 60.0
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What was done before a resumed run, by all runs that it goes on from.
+
+    Attributes
+    ----------
+    folder : str
+        Run folder of the interrupted run.
+    round : int
+        The round (iteration, tree) that its checkpoint is of.
+    runs : int
+        How many runs: 1, or more if the interrupted one had been resumed itself.
+    exchanges, bytes : int
+        As their ledgers say; an exchange during which a run was killed is in no ledger.
+    killed : int
+        How many of these runs ended without a word, perhaps in the middle of an exchange.
+    """
+
+    folder: str
+    round: int
+    runs: int
+    exchanges: int
+    bytes: int
+    killed: int
+
+    def words(self) -> str:
+        """Return a sentence for readers of the report."""
+        before = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return (
+            f"This run goes on from {self.folder}, after round {self.round}. Before it, {before} "
+            f"made {self.exchanges} exchanges of {self.bytes} bytes"
+        )
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """An interrupted run to go on from.
+
+    Attributes
+    ----------
+    record : RunRecord
+        What its folder says.
+    snapshot : Snapshot
+        Its checkpoint.
+    """
+
+    record: RunRecord
+    snapshot: Snapshot
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Resumption | None:
+        """Return the run that the configuration says to go on from; None if there is none.
+
+        Raises
+        ------
+        strategies.membership.Refused
+            If its folder or its checkpoint cannot be read.
+        """
+        if not config.general.resume:
+            return None
+        try:
+            record = open_run(config.general.resume).read()
+            return cls(record, read_checkpoint(record.path))
+        except (RunFolderError, CheckpointError) as error:
+            raise Refused([f"resume = {config.general.resume!r}: {error}"]) from None
+
+    @property
+    def prior(self) -> Prior:
+        """What was done before the run that resumes it."""
+        earlier = read_prior(self.record.path)
+        rows = self.record.ledger
+        return Prior(
+            folder=str(self.record.path),
+            round=self.snapshot.round,
+            runs=1 + (earlier.runs if earlier else 0),
+            exchanges=max((row["exchange"] for row in rows), default=0)
+            + (earlier.exchanges if earlier else 0),
+            bytes=sum(row["bytes"] for row in rows if not row["sealed"])
+            + (earlier.bytes if earlier else 0),
+            killed=(self.record.status.get("status") == "running")
+            + (earlier.killed if earlier else 0),
+        )
+
+    def begin(self, folder: RunFolder) -> Prior:
+        """Say in both folders that `folder` goes on from this run; return what was before.
+
+        Call it once sites and snapshot have been found to fit: from here on the interrupted run
+        cannot be resumed again, the new one can.
+
+        Raises
+        ------
+        strategies.membership.Refused
+            If somebody else has continued the interrupted run in the meantime.
+        OSError
+            If a folder cannot be written to.
+        """
+        prior = self.prior
+        rows = [*earlier_ledger(self.record.path), *self.record.ledger]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        folder.write_bytes(EARLIER_LEDGER, lines.encode())
+        folder.write_json(PRIOR, vars(prior))
+        note = json.dumps({"run-folder": str(folder.path)}) + "\n"
+        try:
+            with (self.record.path / CONTINUED).open("x", encoding="utf-8") as file:
+                file.write(note)
+        except FileExistsError:
+            raise Refused([_continued(self.record.path)]) from None
+        log(INFO, "resumed: %s", prior.words())
+        return prior
+
+
+def open_run(path: str) -> RunFolder:
+    """Open the folder that the key ``resume`` names, relative to the working directory.
+
+    Raises
+    ------
+    RunFolderError
+        If it is no run folder.
+    """
+    return RunFolder.open(Path(path))
+
+
+def read_prior(folder: Path) -> Prior | None:
+    """Return what was done before a resumed run; None of a run that began anew.
+
+    Raises
+    ------
+    RunFolderError
+        If its file is damaged.
+    """
+    document = RunFolder(folder).read_json(PRIOR)
+    if document is None:
+        return None
+    try:
+        prior = Prior(**document)
+    except TypeError as error:
+        raise RunFolderError(f"{folder / PRIOR}: {error}") from None
+    counts = (prior.round, prior.runs, prior.exchanges, prior.bytes, prior.killed)
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise RunFolderError(f"{folder / PRIOR}: counts must be whole numbers >= 0")
+    return prior
+
+
+def earlier_ledger(folder: Path) -> list[LedgerRow]:
+    """Return the ledger rows of the runs before a resumed one; none of a run that began anew."""
+    path = folder / EARLIER_LEDGER
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error})") from None
+
+
+def totals(folder: Path, *, exchanges: int, bytes_sent: int) -> dict[str, Any]:
+    """Return what the summary of a resumed run adds: the run before, and both together."""
+    prior = read_prior(folder)
+    if prior is None:
+        return {}
+    return {
+        "resumed-from": prior.folder,
+        "resumed-after-round": prior.round,
+        "runs": prior.runs + 1,
+        "exchanges-before": prior.exchanges,
+        "bytes-before": prior.bytes,
+        "exchanges-total": prior.exchanges + exchanges,
+        "bytes-total": prior.bytes + bytes_sent,
+    }
+
+
+def resume_faults(chosen: Mapping[str, Value]) -> list[str]:
+    """Return why the run that the key ``resume`` names cannot be gone on from.
+
+    Parameters
+    ----------
+    chosen : mapping
+        The whole configuration of the new run, as its ``config.json`` has it.
+
+    Returns
+    -------
+    list of str
+        All faults, a line each, with the names of all keys that differ; none if it can, or if
+        there is nothing to resume.
+    """
+    path = str(chosen.get("resume", ""))
+    if not path:
+        return []
+    start = f"resume = {path!r}: "
+    try:
+        record = open_run(path).read()
+    except RunFolderError as error:
+        return [f"{start}{error}"]
+    faults = []
+    if record.task != chosen["task"]:
+        faults.append(f"it is a run of {record.task}, not of {chosen['task']}")
+    if fault := _status_fault(record):
+        faults.append(fault)
+    if (record.path / CONTINUED).exists():
+        faults.append(_continued(record.path))
+    code = str(record.config.get("versions", {}).get("fedapp", ""))
+    if code != code_fingerprint():
+        faults.append(f"other code ran it ({code}) than runs now ({code_fingerprint()})")
+    if not faults:
+        faults += _differences(record.config.get("config", {}), chosen)
+    return [f"{start}{fault}" for fault in faults]
+
+
+def refuse_to_resume(chosen: Mapping[str, Value]) -> None:
+    """Raise ConfigError with what `resume_faults` finds, or where no checkpoint can be read."""
+    faults = resume_faults(chosen)
+    if not faults:
+        try:
+            read_checkpoint(open_run(str(chosen["resume"])).path)
+        except CheckpointError as error:
+            faults = [f"resume = {chosen['resume']!r}: {error}"]
+    if faults:
+        raise ConfigError(faults)
+
+
+def settings_of(path: str) -> dict[str, Value]:
+    """Return the configuration with which a run can be resumed: its own.
+
+    Raises
+    ------
+    RunFolderError
+        If it is no run folder, the run ended before its configuration was complete, or its data
+        were frames that only its caller has.
+    """
+    record = open_run(path).read()
+    settings: dict[str, Value] = record.config.get("config", {})
+    if not settings:
+        raise RunFolderError(f"{record.path}: the run ended before its configuration was complete")
+    if settings.get(f"{record.task}.data") == OWN_FRAMES:
+        raise RunFolderError(
+            f"{record.path}: its data were frames given to simulate: resume it by simulate, with "
+            "the same sites and config, and the key resume"
+        )
+    return {**settings, "resume": str(record.path)}
+
+
+def _status_fault(record: RunRecord) -> str:
+    status = record.status.get("status")
+    if status == "ok":
+        return "the run has its result: there is nothing to go on with"
+    if status != "running" or record.abandoned:
+        return ""
+    host = record.status.get("host")
+    if host == socket.gethostname():
+        return f"the run still goes on: its process is {record.status.get('process')}"
+    # Of a process on another machine nothing is known, but a run that goes on writes its ledger
+    # after every exchange, which takes no longer than the timeout.
+    longest = _SETTLED * float(record.setting("timeout", 0.0)) + _SLACK
+    silent = time.time() - max(file.stat().st_mtime for file in record.path.iterdir())
+    if silent > longest:
+        return ""
+    return (
+        f"the run may still go on, on {host}: it wrote to its folder {silent:.0f} s ago; it counts "
+        f"as ended after {longest:.0f} s"
+    )
+
+
+def _continued(path: Path) -> str:
+    try:
+        by = json.loads((path / CONTINUED).read_text(encoding="utf-8"))["run-folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        by = "another run"
+    return f"it has been continued by {by}: resume that one"
+
+
+def _differences(before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
+    """Return one line for each key that is not what it was."""
+    missing = object()
+    faults = []
+    for key in sorted(before.keys() | now.keys()):
+        was, given = before.get(key, missing), now.get(key, missing)
+        if key in MAY_DIFFER or (was == given and isinstance(was, bool) == isinstance(given, bool)):
+            continue
+        words = [("no such key" if value is missing else repr(value)) for value in (given, was)]
+        faults.append(f"{key} = {words[0]}: must be what it was in that run, {words[1]}")
+    return faults
