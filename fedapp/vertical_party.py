@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from fedapp import run_config, site_data
 from fedapp.fingerprint import code_fingerprint
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.categorical import TextCodings, parse_codings
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.part_files import own_part
 from tasks.vertical_xgboost.rows import read_table
@@ -44,7 +46,7 @@ def prepare_vertical_site(
     )
     if part is not None:
         labels = () if vertical.asker else (label_column,)
-        wanted = {id_column, *labels, *part.feature_names}
+        wanted = {id_column, *labels, *part.columns}
         frame = frame[[column for column in frame.columns if column in wanted]]
         vertical = vertical.model_copy(update={"test_fraction": 0.0, **_labels_of(part)})
     table = read_table(
@@ -53,6 +55,8 @@ def prepare_vertical_site(
         label_column=label_column,
         config=vertical,
         seed=config.general.seed,
+        codings=_codings(node_config, vertical),
+        categories=None if part is None else part.categories,
     )
     noise_seed = config.general.seed if config.general.seeded_noise else None
     if vertical.dp_epsilon and noise_seed is not None and not simulated:
@@ -74,6 +78,19 @@ def prepare_vertical_site(
         if simulated
         else node_config.get("export-consent") is True,
     )
+
+
+def _codings(
+    node_config: Mapping[str, run_config.Value], config: VerticalXGBoostConfig
+) -> TextCodings:
+    """How the party's columns of text become features: its own word goes before the run's."""
+    given = node_config.get("categorical", "")
+    if not isinstance(given, str):
+        raise SiteFault("bad-configuration", 'node config "categorical" must be text in quotes')
+    try:
+        return parse_codings(given, default=config.categorical)
+    except ValueError as error:
+        raise SiteFault("bad-configuration", f'node config "categorical": {error}') from None
 
 
 def _labels_of(part: ModelPart) -> dict[str, object]:

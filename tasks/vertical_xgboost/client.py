@@ -164,6 +164,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         "own-map": bucket_map[:, mine],
         "base-margin": np.array([request.base_margin]),
     }
+    prediction_client.tell_unknown(table.unknown)
     site_state.store_arrays(context, arrays)
     if following is not None:
         site_state.store_order(context, following.order)

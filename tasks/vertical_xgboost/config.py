@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tasks.secure.record_names import Protection
 
 ObjectiveName = Literal["binary:logistic", "reg:squarederror"]
+TextCoding = Literal["refuse", "sorted", "one-hot"]
 
 
 class VerticalXGBoostConfig(BaseModel):
@@ -78,6 +79,13 @@ class VerticalXGBoostConfig(BaseModel):
             "bundled one"
         ),
     ] = ""
+    categorical: Annotated[
+        TextCoding,
+        Field(
+            description="columns of text: refused, numbers in the order of their sorted values, or "
+            "a 0/1 feature a value; a party may declare its own in its node configuration"
+        ),
+    ] = "refuse"
     positive_label: Annotated[
         str, Field(min_length=1, description="binary:logistic: label of the positive class")
     ] = "1"

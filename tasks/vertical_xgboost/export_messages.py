@@ -44,8 +44,9 @@ class ExportReply:
     text: str
 
     reveals: ClassVar[str] = (
-        "in clear, with the party's consent: names of its columns, its thresholds, weights of all "
-        "leaves, sums of Hessians over its own training rows in each leaf"
+        "in clear, with the party's consent: names of its columns, the categories of those of "
+        "text, its thresholds, weights of all leaves, sums of Hessians over its own training rows "
+        "in each leaf"
     )
 
     def to_record(self) -> RecordDict:

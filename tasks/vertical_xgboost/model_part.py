@@ -13,7 +13,9 @@ from functools import cached_property
 from pathlib import Path
 
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.categorical import Categories
 from tasks.vertical_xgboost.part_document import (
+    CategoriesForm,
     LeafForm,
     PartForm,
     RecordForm,
@@ -103,6 +105,8 @@ class ModelPart:
         Fingerprint of the code that trained it.
     settings : mapping of str to (bool, int, float or str)
         Of the training.
+    categories : tuple of Categories
+        Of own columns of text.
     """
 
     run: str
@@ -116,6 +120,13 @@ class ModelPart:
     lookup: LookupTable
     code: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict)
+    categories: tuple[Categories, ...] = ()
+
+    @property
+    def columns(self) -> set[str]:
+        """Columns of own rows that features are made of."""
+        made = {name for each in self.categories for name in each.feature_names}
+        return set(self.feature_names) - made | {each.column for each in self.categories}
 
     @property
     def has_noise(self) -> bool:
@@ -211,6 +222,10 @@ class ModelPart:
             eta=self.eta,
             trees=[_tree_form(tree) for tree in self.trees],
             records=records,
+            categories=[
+                CategoriesForm(column=each.column, coding=each.coding, names=list(each.names))
+                for each in self.categories
+            ],
         )
 
     @classmethod
@@ -231,6 +246,9 @@ class ModelPart:
             lookup=LookupTable(records),
             code=form.code,
             settings=form.settings,
+            categories=tuple(
+                Categories(each.column, each.coding, tuple(each.names)) for each in form.categories
+            ),
         )
 
 

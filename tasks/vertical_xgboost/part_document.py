@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
@@ -66,6 +66,14 @@ class RecordForm(_Form):
     missing_left: bool
 
 
+class CategoriesForm(_Form):
+    """A column of text: how it became features, and its categories in their order."""
+
+    column: str
+    coding: Literal["sorted", "one-hot"]
+    names: list[str]
+
+
 class PartForm(_Form):
     """Everything that a party keeps of a model."""
 
@@ -80,6 +88,7 @@ class PartForm(_Form):
     eta: FiniteFloat
     trees: list[TreeForm]
     records: list[RecordForm]
+    categories: list[CategoriesForm] = Field(default_factory=list)
 
     def check(self) -> None:
         """Refuse what no training leaves.
@@ -116,6 +125,11 @@ class PartForm(_Form):
             raise ValueError("records")
         if any(each.column >= len(self.features) for each in self.records):
             raise ValueError("column of a record")
+        for each in self.categories:
+            one_hot = [f"{each.column}={name}" for name in each.names]
+            made = [each.column] if each.coding == "sorted" else one_hot
+            if len(set(each.names)) < len(each.names) or not set(made) <= set(self.features):
+                raise ValueError("categories")
 
 
 def write_document(part: PartForm) -> str:

@@ -126,6 +126,7 @@ def keep_part(
         lookup=party.lookup,
         code=site.code,
         settings=party.config.model_dump(by_alias=True, exclude={"data", "model", "mode"}),
+        categories=site.table.categories,
     )
     for path in _paths(site.name, folder=folder, model_dir=site.model_dir, run=run):
         part.first(num_trees).save(path)

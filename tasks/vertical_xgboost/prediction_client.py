@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +73,7 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
             "(dp-epsilon of the training); allowed is 'routed'",
         )
     features_of(part, site.table)
+    tell_unknown(site.table.unknown)
     response(np.zeros(0), part.objective)
     plain = site.config.model_copy(update={"encryption": "none"})  # nothing to add up
     secrets = Secrets.draw(context, site.name, plain)
@@ -81,6 +82,19 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     if not site_state.has_begun(context):
         site_state.expect_next(context, "predict-0")
     return TaskPart(secrets.keys.public.to_bytes(), facts.to_facts())
+
+
+def tell_unknown(unknown: Mapping[str, int]) -> None:
+    """Say in the party's own log how many rows of a column have a category that no model knows."""
+    for column, rows in unknown.items():
+        if rows:
+            log(
+                WARNING,
+                'column "%s": %d rows have another category than the '
+                "training had, which counts as missing",
+                column,
+                rows,
+            )
 
 
 def predict(message: Message, site: VerticalSite, context: Context) -> Message:

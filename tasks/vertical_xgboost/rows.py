@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,11 @@ import pandas as pd
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.candidates import IntpArray
+from tasks.vertical_xgboost.categorical import Categories, TextCodings
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.feature_columns import FeatureColumns, read_columns
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.labels import read_labels
-from tasks.vertical_xgboost.number_columns import numbers_of
 
 _LARGEST_EXACT = 2.0**53
 
@@ -35,6 +37,12 @@ class PartyTable:
         NaN where the party does not own the row's label.
     is_evaluation : (n,) bool
         Rows kept for evaluation.
+    categories : tuple of Categories
+        Of columns of text, which are features as numbers.
+    unknown : mapping of str to int
+        Rows of each of these columns whose category is none of them, and so missing.
+    columns : FeatureColumns or None
+        What features were made of, where some are made of text.
     """
 
     ids: tuple[str, ...]
@@ -42,6 +50,9 @@ class PartyTable:
     features: Float32Array
     labels: FloatArray
     is_evaluation: BoolArray
+    categories: tuple[Categories, ...] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    columns: FeatureColumns | None = None
 
     @property
     def owns(self) -> BoolArray:
@@ -70,13 +81,33 @@ class PartyTable:
             Of the run.
         """
         ids = tuple(self.ids[at] for at in places.tolist())
+        is_evaluation = evaluation_rows(ids, fraction=fraction, seed=seed)
+        labels = self.labels[places]
+        if self.columns is not None:  # categories are those of the training rows, now others
+            return _table_of(self.columns.rows(places), ids, labels, is_evaluation)
         return PartyTable(
             ids=ids,
             feature_names=self.feature_names,
             features=self.features[places],
-            labels=self.labels[places],
-            is_evaluation=evaluation_rows(ids, fraction=fraction, seed=seed),
+            labels=labels,
+            is_evaluation=is_evaluation,
         )
+
+
+def _table_of(
+    columns: FeatureColumns, ids: tuple[str, ...], labels: FloatArray, is_evaluation: BoolArray
+) -> PartyTable:
+    features = columns.coded(~is_evaluation)
+    return PartyTable(
+        ids=ids,
+        feature_names=features.names,
+        features=features.values,
+        labels=labels,
+        is_evaluation=is_evaluation,
+        categories=features.categories,
+        unknown=features.unknown,
+        columns=columns if columns.has_text else None,
+    )
 
 
 def read_table(
@@ -86,6 +117,8 @@ def read_table(
     label_column: str,
     config: VerticalXGBoostConfig,
     seed: int,
+    codings: TextCodings | None = None,
+    categories: tuple[Categories, ...] | None = None,
 ) -> PartyTable:
     """Read and check the table of a party; every column but id and label is a feature.
 
@@ -98,6 +131,10 @@ def read_table(
     config : VerticalXGBoostConfig
     seed : int
         Of the run, the same at all parties: decides which rows are for evaluation.
+    codings : TextCodings, optional
+        What the party has declared of its columns of text; else the configuration holds for all.
+    categories : tuple of Categories, optional
+        Those of a finished training, by which new rows are coded.
 
     Raises
     ------
@@ -115,15 +152,21 @@ def read_table(
     label = frame[label_column] if label_column in frame.columns else None
     labels = read_labels(label, len(frame), config)
     names = [name for name in frame.columns if name not in (id_column, label_column)]
-    features = _read_features(frame, names)
+    if categories is not None:
+        codings = TextCodings.of_categories(categories)
+    columns = read_columns(
+        frame,
+        names,
+        codings or TextCodings(config.categorical),
+        from_model=categories is not None,
+    )
     order = sorted(range(len(ids)), key=ids.__getitem__)
     ordered = tuple(ids[at] for at in order)
-    return PartyTable(
-        ids=ordered,
-        feature_names=tuple(str(name) for name in names),
-        features=features[order],
-        labels=labels[order],
-        is_evaluation=evaluation_rows(ordered, fraction=config.test_fraction, seed=seed),
+    return _table_of(
+        columns.rows(np.array(order, dtype=np.intp)),
+        ordered,
+        labels[order],
+        evaluation_rows(ordered, fraction=config.test_fraction, seed=seed),
     )
 
 
@@ -203,35 +246,3 @@ def _id_text(value: object) -> str:
         # A column of whole numbers with a gap is one of floats.
         return str(int(value)) if np.isfinite(value) else ""
     return str(value).strip()
-
-
-def _read_features(frame: pd.DataFrame, names: list[str]) -> Float32Array:
-    features = np.empty((len(frame), len(names)), dtype=np.float32)
-    not_numbers, infinite = [], []
-    for at, name in enumerate(names):
-        values = numbers_of(frame[name])
-        if values is None:
-            not_numbers.append(at + 1)
-            continue
-        with np.errstate(over="ignore"):  # what 32 bits cannot hold is infinite, and refused
-            features[:, at] = values
-        if np.isinf(features[:, at]).any():
-            infinite.append(at + 1)
-    faults = []
-    if not_numbers:
-        faults.append(
-            f"{len(not_numbers)} of {len(names)} features are not numbers "
-            f"(feature {_listed(not_numbers)}); encode them or leave them out"
-        )
-    if infinite:
-        faults.append(
-            f"{len(infinite)} of {len(names)} features have values that are infinite as 32-bit "
-            f"floats (feature {_listed(infinite)}); leave missing values empty"
-        )
-    if faults:
-        raise SiteFault("bad-features", *faults)
-    return features
-
-
-def _listed(found: list[int], most: int = 5) -> str:
-    return ", ".join(map(str, found[:most])) + (", ..." if len(found) > most else "")

@@ -7,6 +7,7 @@ rows of all parties, and gains are computed anew from covers and weights.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
 from tasks.vertical_xgboost.routing import response
 
+ATTRIBUTE = "fedapp-categories"
+"""Attribute of an exported Booster: JSON of `categories_document`."""
+
+_FORBIDDEN = str.maketrans("[]<", "___")
 _NO_PARENT = 2**31 - 1
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -70,8 +75,38 @@ def check_whole(parts: Mapping[str, ModelPart]) -> None:
 
 
 def feature_names(parts: Mapping[str, ModelPart]) -> list[str]:
-    """Names of all columns, ``party.column``."""
-    return [f"{name}.{column}" for name in sorted(parts) for column in parts[name].feature_names]
+    """Names of all features, ``party.column``, or ``party.column=category``.
+
+    What XGBoost does not allow in names, ``[``, ``]`` and ``<``, is ``_``; where that makes two
+    names one, the later one ends in ``#`` and its number among all.
+    """
+    found: list[str] = []
+    for name in sorted(parts):
+        for feature in parts[name].feature_names:
+            allowed = f"{name}.{feature}".translate(_FORBIDDEN)
+            found.append(f"{allowed}#{len(found)}" if allowed in found else allowed)
+    return found
+
+
+def categories_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
+    """How columns of text become features, by ``party.column``.
+
+    Of each ``coding``, ``categories`` in their order, and ``features``: one that takes the place
+    of the category from 0, or one a category that is 1 or 0. All are missing where it is.
+    """
+    names, at = feature_names(parts), 0
+    found = {}
+    for party in sorted(parts):
+        part = parts[party]
+        shown = dict(zip(part.feature_names, names[at:], strict=False))
+        at += len(part.feature_names)
+        for each in part.categories:
+            found[f"{party}.{each.column}"] = {
+                "coding": each.coding,
+                "categories": list(each.names),
+                "features": [shown[name] for name in each.feature_names],
+            }
+    return found
 
 
 def importances(parts: Mapping[str, ModelPart]) -> dict[str, Importance]:
@@ -101,6 +136,7 @@ def xgboost_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
     """
     check_whole(parts)
     any_part = next(iter(parts.values()))
+    categories = categories_document(parts)
     names, trees = feature_names(parts), list(_trees_with_sums(parts))
     base_score = float(response(np.array([any_part.base_margin]), any_part.objective)[0])
     model = {
@@ -114,7 +150,7 @@ def xgboost_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
     }
     return {
         "learner": {
-            "attributes": {},
+            "attributes": {ATTRIBUTE: json.dumps(categories)} if categories else {},
             "feature_names": names,
             "feature_types": ["float"] * len(names),
             "gradient_booster": {"model": model, "name": "gbtree"},
