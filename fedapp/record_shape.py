@@ -16,21 +16,29 @@ class _Row(TypedDict):
     reveals: str
 
 
-class LedgerRow(_Row, total=False):
+_Told = TypedDict("_Told", {"site-seconds": float}, total=False)
+
+
+class LedgerRow(_Row, _Told, total=False):
     """One row of the disclosure ledger.
 
     ``exchange`` counts from 1; ``sender`` and ``receiver`` are site names or ``"server"``;
     ``reveals`` is the sentence on what the receiver learns. A row that is not ``sealed`` is a
     message between server and site. One that is lies within a message: so many ``parts``, which
     only the receiver can read; their bytes are in the message's row, too. ``protection`` tells
-    how a message's records travel. What wrote the ledger may leave the last two out.
+    how a message's records travel. ``seconds`` are those from the beginning of the exchange until
+    its reply was there, or, of a request, until it had ended; ``site-seconds`` what the site says
+    of its own time. What wrote the ledger may leave the last four out.
     """
 
     protection: str
     parts: int
+    seconds: float
 
 
 _ROW_TYPES: dict[str, type] = get_type_hints(LedgerRow)
+
+_ACCEPTED: dict[type, tuple[type, ...]] = {float: (float, int)}  # JSON writers may drop ".0"
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "text": (str,),
@@ -103,8 +111,8 @@ def _row_faults(row: Mapping[str, Any]) -> list[str]:
             if key in LedgerRow.__optional_keys__:
                 continue
             faults.append(f"{key} is missing")
-        elif type(row[key]) is not kind:
+        elif type(row[key]) not in _ACCEPTED.get(kind, (kind,)):
             faults.append(f"{key} must be of type {kind.__name__}")
-        elif kind is int and row[key] < lowest:
+        elif kind in (int, float) and row[key] < lowest:
             faults.append(f"{key} = {row[key]}: must be at least {lowest}")
     return faults

@@ -156,7 +156,7 @@ class SimulationResult:
         Plain numbers and strings, keys kebab-case: the last line of ``metrics.jsonl``.
     ledger : list of dict
         Every message, and what it carries sealed: exchange, step, sender, receiver, bytes, sealed,
-        reveals, protection, parts, as :mod:`strategies.ledger` explains.
+        reveals, protection, parts, seconds, site-seconds, as :mod:`strategies.ledger` explains.
     exchanges : int
         Server-to-nodes-and-back exchanges.
     run_folder : Path

@@ -263,9 +263,11 @@ class Exchange(Grid):
         if not requests:
             return []
         self.count += 1
+        self.record.begin_exchange()
         try:
             return self._exchange(requests, timeout)
         finally:
+            self.record.end_exchange()
             self._deliver_rows()
 
     def read(

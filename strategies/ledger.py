@@ -21,12 +21,19 @@ A row has
     ``clear`` (`tasks.secure.record_names`) those that it has, joined by ``" + "``.
 ``parts``
     Sealed parts that the row stands for, or that the message carries.
+``seconds``
+    Of a reply: from when the server began to send the exchange's requests until it had the reply.
+    Of a request: until the exchange had ended, with this reply or without; not there before.
+``site-seconds``
+    Of a reply that tells it: processor seconds of the site's cryptography, as the site says.
 
 A sealed row stands for all parts of one record of one reply that are for one receiver.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -34,11 +41,14 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from tasks.secure.record_names import PROTECTIONS, protection_of
 from tasks.secure.sealed_relay import has_sealed_form
+from tasks.site.reply_fields import SECONDS
 
 SERVER = "server"
 _FAULT_REVEALS = "that the site could not answer: kind of fault, names and counts, no values"
 _UNKNOWN = "not declared by this strategy"
 _NO_SITE = "no site of the run"
+_MOST_SECONDS = 1e7  # what a site tells beyond four months is no time that it took
+_PER_ROW = ("seconds", "site-seconds")
 
 Row = dict[str, object]
 
@@ -73,12 +83,30 @@ class Ledger:
         By message type.
     rows : list of dict
         As the module says: exchange, step, sender, receiver, bytes, sealed, reveals, protection,
-        parts.
+        parts, seconds, site-seconds.
     """
 
     disclosures: Mapping[str, Disclosure] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     _taken: int = 0
+    _first: int = 0
+    _began: float | None = None
+
+    def begin_exchange(self) -> None:
+        """Count the seconds of what is written down next from now on."""
+        self._first, self._began = len(self.rows), time.monotonic()
+
+    def end_exchange(self) -> None:
+        """Note at the requests since :meth:`begin_exchange` how long the exchange took."""
+        for row in self.rows[self._first :]:
+            if row["sender"] == SERVER:
+                row.update(self._seconds())
+        self._began = None
+
+    def _seconds(self) -> dict[str, float]:
+        if self._began is None:  # a message outside an exchange
+            return {}
+        return {"seconds": round(time.monotonic() - self._began, 4)}
 
     def disclosure(self, message_type: str) -> Disclosure:
         """Return the words for messages of a type; a type without words is marked as such."""
@@ -130,6 +158,7 @@ class Ledger:
         }
         self.rows.append(row)
         if not sent:
+            row.update({**self._seconds(), **_told_seconds(content)})
             self._write_down_sealed(content, row, disclosure.sealed, sites)
 
     def _write_down_sealed(
@@ -149,7 +178,8 @@ class Ledger:
                 "protection": "sealed",
                 "parts": len(parts),
             }
-            self.rows.append({**row, **own})
+            shared = {key: value for key, value in row.items() if key not in _PER_ROW}
+            self.rows.append({**shared, **own})
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Put names in the place of those under which sites were written down before."""
@@ -199,6 +229,16 @@ def _sealed_parts(content: RecordDict) -> Iterator[tuple[str, str, list[bytes]]]
             parts = [part for part in _as_list(value) if has_sealed_form(part)]
             if parts:
                 yield name, end, [bytes(part) for part in parts]
+
+
+def _told_seconds(content: RecordDict) -> dict[str, float]:
+    """What a reply says of its site's time; whatever else the site may have put there is none."""
+    told = content.config_records.get(SECONDS)
+    if told is None:
+        return {}
+    values = [value for value in told.values() if isinstance(value, float)]
+    spent = sum(value for value in values if 0 <= value <= _MOST_SECONDS)
+    return {"site-seconds": round(spent, 4)} if math.isfinite(spent) else {}
 
 
 def _as_list(value: object) -> list[object]:

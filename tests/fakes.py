@@ -13,6 +13,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from strategies import exchange as exchange_module
+from strategies import ledger as ledger_module
 
 
 class Clock:
@@ -38,9 +39,10 @@ class Clock:
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
-        """Return a clock that the exchange module takes for the module ``time``."""
+        """Return a clock that exchange and ledger take for the module ``time``."""
         clock = cls()
-        monkeypatch.setattr(exchange_module, "time", clock)
+        for module in (exchange_module, ledger_module):
+            monkeypatch.setattr(module, "time", clock)
         return clock
 
 

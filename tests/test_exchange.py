@@ -77,11 +77,11 @@ def test_replies_come_in_the_order_of_site_names_whatever_the_order_of_arrival(
     assert not exchange.faults
 
 
-def test_ledger_has_every_message_in_both_directions() -> None:
+def test_ledger_has_every_message_in_both_directions(clock: Clock) -> None:
     exchange = around(ScriptedGrid({11: told(3), 12: told(1), 13: told(2)}))
     exchange.send_and_receive(requests(exchange))
     exchange.send_and_receive(requests(exchange)[:1])
-    clear = {"sealed": False, "protection": "clear", "parts": 0}
+    clear = {"sealed": False, "protection": "clear", "parts": 0, "seconds": 0.0}
     there = {"step": "sums", "sender": "server", "reveals": "what is asked", **clear}
     back = {"step": "sums", "receiver": "server", "reveals": "what is told", **clear}
     size = len(ConfigRecord({"please": True}).deflate())
@@ -103,6 +103,59 @@ def test_ledger_has_every_message_in_both_directions() -> None:
 
     assert sorted(exchange.ledger, key=key) == sorted([*first, *second], key=key)
     assert exchange.bytes_sent() == 4 * (size + told_size)
+
+
+def test_seconds_of_a_reply_until_it_is_there_and_of_a_request_until_all_is_over(
+    clock: Clock,
+) -> None:
+    answers = {11: told(3), 12: Answer(told(1), after=5), 13: Answer(None)}
+    exchange = around(ScriptedGrid(answers, clock), timeout=8.0)
+    exchange.send_and_receive(requests(exchange))
+    rows = [row for row in exchange.ledger if row["exchange"] == 1]
+    replies = {row["sender"]: row["seconds"] for row in rows if row["sender"] != "server"}
+    assert replies["charlie"] == 0
+    assert 5 <= float(str(replies["alpha"])) < 6 + 1e-9  # polls are at most a second apart
+    assert "bravo" not in replies
+    asked = [row["seconds"] for row in rows if row["sender"] == "server"]
+    assert asked == [pytest.approx(8.0)] * 3
+    # The next exchange has a time of its own.
+    clock.now += 100
+    exchange.grid = ScriptedGrid({11: told(3), 12: told(1)}, clock)
+    exchange.send_and_receive(requests(exchange)[::2])
+    assert {row["seconds"] for row in exchange.ledger if row["exchange"] == 2} == {0.0}
+
+
+def test_seconds_are_there_of_an_exchange_that_fails(clock: Clock) -> None:
+    exchange = around(ScriptedGrid({11: Answer(None)}, clock), names={11: "a"}, timeout=3.0)
+    exchange.learn_names({11: "a"})
+    delivered: list[dict[str, object]] = []
+    exchange.after_exchange = lambda rows: delivered.extend(dict(row) for row in rows)
+    with pytest.raises(TooFewSites):
+        exchange.send_and_receive(requests(exchange))
+    assert [row["seconds"] for row in delivered] == [pytest.approx(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("told_of", "expected"),
+    [
+        ({"seal": 0.5, "open": 0.25}, 0.75),
+        ({"seal": 0.5, "open": float("nan")}, 0.5),
+        ({"seal": float("inf"), "open": -3.0}, 0.0),
+        ({"seal": 1e300, "words": "0.5", "whole": 7, "raw": b"1"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_what_a_site_tells_of_its_time_is_in_the_ledger_if_it_is_one(
+    told_of: dict[str, float | str | int | bytes], expected: float
+) -> None:
+    content = carrying(sealed=ConfigRecord({"alpha": SEALED_PART}))
+    content["seconds"] = ConfigRecord(dict(told_of))
+    exchange = around(ScriptedGrid({11: content, 12: told(1), 13: told(2)}))
+    exchange.send_and_receive(requests(exchange))
+    own = [row.get("site-seconds") for row in exchange.ledger if row["sender"] == "charlie"]
+    assert own == [expected, None]  # of the message, not again of what it carries sealed
+    others = [row for row in exchange.ledger if row["sender"] != "charlie"]
+    assert not any("site-seconds" in row for row in others)
 
 
 def carrying(**records: ConfigRecord) -> RecordDict:

@@ -46,6 +46,8 @@ def survival_run(nodes: int, tmp_path: Path) -> tuple[SurvivalPredictor, list[An
     folder = server_app.run_task(grid, values, started=time.time())
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    for row in ledger:
+        assert row.pop("seconds") >= 0
     return SurvivalPredictor.load(folder / "model.npz"), metrics, ledger
 
 

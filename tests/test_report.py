@@ -19,6 +19,7 @@ from PIL import Image
 from fedapp.cli import main
 from fedapp.record_shape import LedgerRow
 from fedapp.report import figures, format_duration, write_report
+from fedapp.report.costs import sum_steps
 from fedapp.report.ledger import (
     format_bytes,
     format_ranges,
@@ -462,6 +463,45 @@ def test_flows_are_summed_by_step_and_direction() -> None:
     # What is sealed lies within messages.
     assert volume_of(flows) == 12
     assert site_traffic(rows) == {"a": (7, 5)}
+
+
+def timed_ledger() -> list[LedgerRow]:
+    """Two sites: an exchange of keys, two of training, of which the second ends at its timeout."""
+    rows = ledger_of(["a", "b"], rounds=2)
+    asked = {1: 6.0, 2: 7.5, 3: 30.0}
+    answered = {(1, "a"): 5.5, (1, "b"): 6.0, (2, "a"): 7.5, (2, "b"): 3.0, (3, "a"): 4.0}
+    for row in rows:
+        end = asked[row["exchange"]]
+        row["seconds"] = answered.get((row["exchange"], row["sender"]), end)
+        if row["sender"] == "a":
+            row["site-seconds"] = 0.25
+    return [row for row in rows if (row["exchange"], row["sender"]) != (3, "b")]
+
+
+def test_costs_are_summed_by_step() -> None:
+    sealed: LedgerRow = {**ledger_of(["a"], rounds=0)[1], "sealed": True, "receiver": "b"}
+    keys, training = sum_steps([sealed, *timed_ledger()])
+    assert (keys.step, keys.exchanges, keys.messages, keys.bytes) == ("query.set_up", 1, 4, 6000)
+    assert (training.exchanges, training.messages, training.bytes) == (2, 7, 10_000)
+    # An exchange takes as long as its slowest site, or the timeout, not the sum of its sites.
+    assert (keys.seconds, training.seconds) == (6.0, 37.5)
+    assert (keys.site_seconds, training.site_seconds) == (0.25, 0.5)
+
+
+def test_the_report_has_costs_by_step(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, rounds=2)
+    folder.write_ledger(timed_ledger())
+    text = Reader(write_report(folder.path)).text
+    assert "Exchanges, bytes and seconds by step" in text
+    assert "query.set_up 1 4 6.0 kB 6.00 6.00 0.250" in text
+    assert "train 2 7 10.0 kB 37.50 18.75 0.500" in text
+    assert "all 3 11 16.0 kB 43.50 14.50 0.750" in text
+
+
+def test_a_run_folder_without_seconds_gets_a_report(tmp_path: Path) -> None:
+    """As runs left it before the ledger had any."""
+    text = Reader(write_report(make_run(tmp_path, rounds=1).path)).text
+    assert "step exchanges messages bytes query.set_up 1 6 9.0 kB train 1 6 9.0 kB" in text
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,17 @@ def test_bad_ledger_rows_are_refused_with_all_faults(folder: RunFolder) -> None:
     assert folder.read().ledger == [ROW]
 
 
+def test_seconds_of_the_ledger_are_numbers_that_can_be_times(folder: RunFolder) -> None:
+    timed: Any = {**ROW, "seconds": 6.25, "site-seconds": 0}  # a writer of JSON may drop ".0"
+    folder.write_ledger([ROW, timed])
+    assert folder.read().ledger == [ROW, timed]
+    wrong: list[Any] = [{**ROW, "seconds": -0.5}, {**ROW, "site-seconds": True}]
+    with pytest.raises(RunFolderError) as caught:
+        folder.write_ledger(wrong)
+    assert "row 1: seconds = -0.5: must be at least 0" in str(caught.value)
+    assert "row 2: site-seconds must be of type float" in str(caught.value)
+
+
 def test_open_names_what_is_missing(folder: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="nowhere: no such folder"):
         RunFolder.open(tmp_path / "nowhere")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedapp.report import figures, roc_glm, survival, vertical_prediction, vertical_xgboost
+from fedapp.report.costs import cost_section
 from fedapp.report.ledger import (
     Flow,
     format_bytes,
@@ -129,7 +130,7 @@ def _write(folder: RunFolder, run: RunRecord) -> Path:
     folder.figures.mkdir(exist_ok=True)
     task = _report_of(run)
     flows = sum_flows(run.ledger)
-    numbers = task.key_numbers(run) if task else []
+    numbers, costs = task.key_numbers(run) if task else [], cost_section(run.ledger)
     status, kind = _STATUS_WORDS.get(str(run.status.get("status")), ("unknown", "warning"))
     page = Page(
         title=task.TITLE if task else f"Federated run: {run.task or 'unknown task'}",
@@ -142,6 +143,7 @@ def _write(folder: RunFolder, run: RunRecord) -> Path:
         sections=[
             *(_task_sections(task, run, folder) if task else []),
             _sites(run, task.site_columns(run) if task else {}),
+            *([costs] if costs else []),
             _disclosure(flows, folder.figures),
             _configuration(run),
         ],

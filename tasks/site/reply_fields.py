@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from tasks.site.foreign_text import LONGEST_LINE, LONGEST_WORD
 
+SECONDS = "seconds"
+"""Name of the record in which a reply tells processor seconds by operation."""
+
 MOST_TEXTS = 100_000
 """Most elements of a list of texts."""
 

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.secure.secure_sums import MaskedVector
-from tasks.site.reply_fields import MalformedReply
+from tasks.site.reply_fields import SECONDS, MalformedReply
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.fixed_point import LARGEST_EXPONENT, SMALLEST_EXPONENT
 
@@ -69,12 +69,12 @@ def read_masked(content: RecordDict) -> MaskedVector | None:
 
 def put_seconds(content: RecordDict, seconds: Seconds) -> None:
     """Put processor times into a message."""
-    content["seconds"] = ConfigRecord({name: float(value) for name, value in seconds.items()})
+    content[SECONDS] = ConfigRecord({name: float(value) for name, value in seconds.items()})
 
 
 def read_seconds(content: RecordDict) -> Seconds:
     """Processor times of a message; MalformedReply if they are none."""
-    record = content.config_records["seconds"]
+    record = content.config_records[SECONDS]
     if len(record) > _MOST_OPERATIONS or not all(map(_OPERATION.fullmatch, record)):
         raise MalformedReply("seconds: must be of operations, named in small letters")
     seconds = {name: value for name, value in record.items() if isinstance(value, float)}
