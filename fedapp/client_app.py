@@ -236,6 +236,15 @@ def vertical_predictions(message: Message, context: Context) -> Message:
     return prediction_client.predictions(message, _vertical_site(context), context)
 
 
+@app.query("vertical_importance")
+@answering_once
+def vertical_importance(message: Message, context: Context) -> Message:
+    """Sum, under masks, how much the trees use each feature."""
+    from tasks.vertical_xgboost import importance_client
+
+    return importance_client.importance(message, _vertical_site(context), context)
+
+
 @app.query("vertical_export")
 @answering_once
 def vertical_export(message: Message, context: Context) -> Message:

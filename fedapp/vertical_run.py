@@ -14,6 +14,7 @@ from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, read_joined
 from fedapp.vertical_export import EXPORT_DISCLOSURES, export
+from fedapp.vertical_importance import IMPORTANCE_DISCLOSURES, sum_importance
 from fedapp.vertical_prediction import predict
 from fedapp.vertical_privacy import privacy_lines, privacy_summary
 from strategies.all_parties import AllParties
@@ -24,6 +25,7 @@ from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.importance_messages import SplitColumns
 from tasks.vertical_xgboost.messages import (
     STOP,
     StopRequest,
@@ -39,6 +41,12 @@ SKELETON = "trees.json"
 PARTS = "parties"
 """Folder of the parties' parts of the model, in a simulated run."""
 
+_DISCLOSURES_OF_USE = {
+    "predict": PREDICTION_DISCLOSURES,
+    "importance": IMPORTANCE_DISCLOSURES,
+    "export": EXPORT_DISCLOSURES,
+}
+
 
 def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     """Ledger words of a run's messages, by message type."""
@@ -46,9 +54,10 @@ def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     vertical = config.vertical_xgboost
     if vertical.mode != "train":
         told = f"{hello.reply}; {PartFacts.reveals}"
+        if vertical.mode == "importance":
+            told = f"{told}; {SplitColumns.reveals}"
         introduction = Disclosure(hello.step, hello.request, told)
-        words = EXPORT_DISCLOSURES if vertical.mode == "export" else PREDICTION_DISCLOSURES
-        return {HELLO: introduction, **words}
+        return {HELLO: introduction, **_DISCLOSURES_OF_USE[vertical.mode]}
     facts = PartyFacts.reveals
     if vertical.alignment != "same":
         facts = PartyFacts.reveals_unaligned
@@ -57,7 +66,7 @@ def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
 
 
 def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """Train trees over the parties of an Exchange, or predict by those of a model.
+    """Train trees over the parties of an Exchange, or use a model that they have.
 
     Returns
     -------
@@ -70,6 +79,8 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     simulated = exchange.run.primary_task_type == TaskType.SIMULATION
     if vertical.mode == "export":
         return export(exchange, config, folder, parties)
+    if vertical.mode == "importance":
+        return sum_importance(exchange, config, folder, parties)
     if vertical.mode == "predict":
         parts = folder.path / PARTS if simulated else None
         return predict(exchange, config, folder, parties, parts=parts)

@@ -481,7 +481,7 @@ def test_the_report_says_who_learnt_what(way: str, classifier: Model, tmp_path: 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "predict"}, "model = '' with mode = 'predict'"),
     ({"mode": "export"}, "model = '' with mode = 'export'"),
-    ({"model": "run-1"}, "model = 'run-1': allowed with mode = 'predict' or 'export'"),
+    ({"model": "run-1"}, "model = 'run-1': allowed with another mode than 'train'"),
     (
         {"mode": "predict", "model": "run-1", "alignment": "hashed"},
         "alignment = 'hashed' with mode = 'predict': allowed is 'same'",

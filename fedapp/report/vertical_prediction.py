@@ -1,8 +1,8 @@
-"""Key numbers and words of the report on a prediction or an export of a vertical model.
+"""Key numbers and words of the report on a use of a vertical model: prediction, importance, export.
 
-Made from the summary: ``mode`` (``predict`` or ``export``), ``model`` (name of the training),
-``prediction`` (``direct`` or ``routed``), ``askers``, ``n-rows``; of an export ``trees`` and
-``n-features``.
+Made from the summary: ``mode`` (``predict``, ``importance`` or ``export``), ``model`` (name of the
+training), ``prediction`` (``direct`` or ``routed``), ``askers``, ``n-rows``; of an export ``trees``
+and ``n-features``; of an importance ``n-features`` and ``importance.json`` beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapp.report.page import KeyNumber, Notice, Section
+from fedapp.report.page import KeyNumber, Notice, Section, Table
 from fedapp.report.vertical_xgboost_words import fingerprint_words
 from fedapp.run_folder import RunRecord
 
@@ -37,6 +37,13 @@ _EXPORT = (
     "thresholds, weights of leaves, and of each leaf sums of Hessians over a party's own rows."
 )
 
+_IMPORTANCE = (
+    "Each party told which of its own splits are on the same column, and its name where it "
+    "consents (export-consent); else columns are numbered by first use. Gains are those by which "
+    "the server let splits win; covers, sums of Hessians over the training rows of all parties, "
+    "were added up by column under masks."
+)
+
 
 def is_use(run: RunRecord) -> bool:
     """Whether a run uses a model that is there, and trains none."""
@@ -46,9 +53,10 @@ def is_use(run: RunRecord) -> bool:
 def key_numbers(run: RunRecord) -> list[KeyNumber]:
     """Return how many rows were predicted, or features exported, and of which model."""
     model = KeyNumber("Model", str(run.summary.get("model", "–")), "of the training")
-    if run.setting("vertical-xgboost.mode") == "export":
+    if (mode := run.setting("vertical-xgboost.mode")) in ("export", "importance"):
         features = str(run.summary.get("n-features", "–"))
-        return [KeyNumber("Features", features, "of all parties"), model]
+        words = "of all parties" if mode == "export" else "that some split uses"
+        return [KeyNumber("Features", features, words), model]
     rows = str(run.summary.get("n-rows", "–"))
     return [KeyNumber("Rows", rows, "that all parties have"), model]
 
@@ -72,9 +80,26 @@ def site_columns(run: RunRecord) -> dict[str, dict[str, str]]:
 
 def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) -> list[Section]:
     """Return who learnt what; there are no figures."""
+    if run.setting("vertical-xgboost.mode") == "importance":
+        return [
+            Section("Importance of features", tables=_importance_table(run)),
+            Section("Who learnt what", paragraphs=[_IMPORTANCE, *fingerprint_words(run)]),
+        ]
     if run.setting("vertical-xgboost.mode") == "export":
         words = [_EXPORT]
     else:
         routed = run.setting("vertical-xgboost.prediction") == "routed"
         words = [_ROUTED if routed else _DIRECT, _SERVER]
     return [Section("Who learnt what", paragraphs=[*words, *fingerprint_words(run)])]
+
+
+def _importance_table(run: RunRecord) -> list[Table]:
+    found = run.summary.get("importance")
+    if not isinstance(found, list) or not found:
+        return []
+    columns = {"feature": "text", "splits": "number", "mean gain": "number", "mean cover": "number"}
+    rows = [
+        [each["feature"], str(each["weight"]), f"{each['gain']:.4g}", f"{each['cover']:.4g}"]
+        for each in found
+    ]
+    return [Table(columns, rows, caption="Features that some split uses, by total gain.")]

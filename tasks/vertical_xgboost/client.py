@@ -16,7 +16,13 @@ from flwr.supercore import log
 
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
-from tasks.vertical_xgboost import export_client, prediction_client, set_up, site_state
+from tasks.vertical_xgboost import (
+    export_client,
+    importance_client,
+    prediction_client,
+    set_up,
+    site_state,
+)
 from tasks.vertical_xgboost.aggregate_messages import FIRST_ORDER
 from tasks.vertical_xgboost.alignment import id_type
 from tasks.vertical_xgboost.alignment_client import (
@@ -64,6 +70,8 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     """
     if site.config.mode == "export":
         return export_client.introduction(site, context)
+    if site.config.mode == "importance":
+        return importance_client.introduction(site, context)
     if site.config.mode == "predict":
         return prediction_client.introduction(site, context)
     if not site.simulated:

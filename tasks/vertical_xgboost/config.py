@@ -29,17 +29,17 @@ class VerticalXGBoostConfig(BaseModel):
     )
 
     mode: Annotated[
-        Literal["train", "predict", "export"],
+        Literal["train", "predict", "importance", "export"],
         Field(
-            description="grow a model, predict new rows by the parties of one, or export one, to "
-            "which they all have to consent"
+            description="grow a model, predict new rows by the parties of one, sum how much it "
+            "uses each feature, or export it, to which they all have to consent"
         ),
     ] = "train"
     model: Annotated[
         str,
         Field(
-            description='modes "predict", "export": the training, as "run-123" of its summary; in '
-            "a simulation the folder of that run"
+            description='all modes but "train": the training, as "run-123" of its summary; in a '
+            "simulation the folder of that run"
         ),
     ] = ""
     prediction: Annotated[
@@ -282,7 +282,7 @@ class VerticalXGBoostConfig(BaseModel):
                 "a simulation its run folder"
             )
         if self.mode == "train" and self.model:
-            faults.append(f"model = '{self.model}': allowed with mode = 'predict' or 'export'")
+            faults.append(f"model = '{self.model}': allowed with another mode than 'train'")
         if self.mode != "train" and self.alignment != "same":
             faults.append(
                 f"alignment = '{self.alignment}' with mode = '{self.mode}': allowed is 'same'; the "

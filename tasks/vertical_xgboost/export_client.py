@@ -32,9 +32,7 @@ def check_consent(site: VerticalSite) -> None:
 def introduction(site: VerticalSite, context: Context) -> TaskPart:
     """What a party that consents adds to its introduction: which model it has."""
     check_consent(site)
-    if site.part is None:
-        raise SiteFault("no-model-part", "this party has read no part of a model")
-    facts = PartFacts.of(site.part, num_rows=len(site.table.ids), digest=site.table.digest())
+    facts = PartFacts.of(site.known_part, num_rows=len(site.table.ids), digest=site.table.digest())
     if not site_state.has_begun(context):
         site_state.expect_next(context, "export")
     return TaskPart(b"", facts.to_facts())
@@ -45,8 +43,6 @@ def export(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.expect(context, "export")
     read_request(lambda: ExportRequest.from_record(message.content))
     check_consent(site)
-    if site.part is None:
-        raise SiteFault("no-model-part", "this party has read no part of a model")
-    reply = ExportReply(site.part.exported().as_text())
+    reply = ExportReply(site.known_part.exported().as_text())
     site_state.end(context)
     return Message(reply.to_record(), reply_to=message)

@@ -63,7 +63,7 @@ _WORD = np.dtype("<u8")
 
 def introduction(site: VerticalSite, context: Context) -> TaskPart:
     """What a party of a trained model adds to its introduction: keys, and which model it has."""
-    part = _part_of(site)
+    part = site.known_part
     if not site.simulated:
         check_model_dir(site.model_dir)  # predictions are written there
     if part.has_noise and site.config.prediction == "direct":
@@ -103,7 +103,7 @@ def predict(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.expect(context, f"predict-{request.step}")
     secrets = Secrets.known(context)
     peers = known_peers(secrets) if request.step else accept_roster(secrets, request.roster)
-    at = _Step(site, _part_of(site), secrets, peers, request.step)
+    at = _Step(site, site.known_part, secrets, peers, request.step)
     if request.step == 0:
         at.check()
     arrays = {} if request.step == 0 else site_state.known_arrays(context)
@@ -132,7 +132,7 @@ def predictions(message: Message, site: VerticalSite, context: Context) -> Messa
     """Answer ``predictions``: put together and write down those of own rows."""
     site_state.expect(context, "predictions")
     request = read_request(lambda: PredictionsRequest.from_record(message.content))
-    secrets, part = Secrets.known(context), _part_of(site)
+    secrets, part = Secrets.known(context), site.known_part
     peers = known_peers(secrets)
     last = num_steps(
         num_levels(part),
@@ -363,9 +363,3 @@ class _Step:
 
     def _open_rows(self, kind: str, sender: str, part: bytes, count: int) -> BoolArray:
         return unpack(self._open(kind, sender, part), count, self.num_rows, sender=sender)
-
-
-def _part_of(site: VerticalSite) -> ModelPart:
-    if site.part is None:
-        raise SiteFault("no-model-part", "this party has read no part of a model")
-    return site.part

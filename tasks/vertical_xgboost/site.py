@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.rows import PartyTable
 
@@ -54,3 +55,10 @@ class VerticalSite:
     def num_training(self) -> int:
         """Training rows of all owners."""
         return int(np.count_nonzero(~self.table.is_evaluation))
+
+    @property
+    def known_part(self) -> ModelPart:
+        """Its part of the model; SiteFault ``"no-model-part"`` in a training."""
+        if self.part is None:
+            raise SiteFault("no-model-part", "this party has read no part of a model")
+        return self.part

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.feature_importance import Importance
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
 from tasks.vertical_xgboost.routing import response
 
@@ -40,23 +41,6 @@ class _Sums:
         """G^2 / (H + lambda)."""
         bottom = self.hessian + reg_lambda
         return self.gradient**2 / bottom if bottom > 0.0 else 0.0
-
-
-@dataclass(frozen=True)
-class Importance:
-    """How much the trees use a feature, as XGBoost counts it.
-
-    Attributes
-    ----------
-    weight : int
-        Splits.
-    gain, cover : float
-        Means over these splits: of gains, and of sums of Hessians.
-    """
-
-    weight: int
-    gain: float
-    cover: float
 
 
 def check_whole(parts: Mapping[str, ModelPart]) -> None:
