@@ -169,7 +169,7 @@ def naive_cost(
         data.tables,
         data.joined,
         config,
-        base_margin=central.base_margin,
+        base_margin=central.base_margins[0],
         most_candidates=2 if quick else None,
     )
     if node.largest_error > 1e-6:
@@ -200,7 +200,7 @@ def compare(
     if last is None:
         raise SystemExit("no rows for evaluation")
     theirs = xgboost_margins(
-        data.joined, config, base_score=central.base_score, num_trees=config.num_trees
+        data.joined, config, base_scores=central.base_scores, num_trees=config.num_trees
     )
     reference = {
         "central fit": last.quality,  # from the same fixed-point sums, so that it can be equal

@@ -74,7 +74,9 @@ def compare(
     model = fit_central(table, config)
     seconds = time.perf_counter() - start
     ours = model.margins(table.features)
-    theirs = xgboost_margins(table, config, base_score=model.base_score, num_trees=config.num_trees)
+    theirs = xgboost_margins(
+        table, config, base_scores=model.base_scores, num_trees=config.num_trees
+    )
     return SeedResult(
         seed=seed,
         ours=quality(ours, table, config),
@@ -86,7 +88,7 @@ def compare(
 
 def quality(margins: Any, table: JoinedTable, config: VerticalXGBoostConfig) -> float:
     """Accuracy or RMSE on the test rows, written down anew."""
-    predicted, labels = margins[table.is_evaluation], table.labels[table.is_evaluation]
+    predicted, labels = margins[0, table.is_evaluation], table.labels[table.is_evaluation]
     if config.objective == "binary:logistic":
         return float(np.mean((predicted > 0) == (labels == 1)))
     return float(np.sqrt(np.mean((predicted - labels) ** 2)))

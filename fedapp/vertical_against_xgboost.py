@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,16 +15,21 @@ from tasks.vertical_xgboost.objectives import objective_of
 
 
 def xgboost_margins(
-    table: JoinedTable, config: VerticalXGBoostConfig, *, base_score: float, num_trees: int
+    table: JoinedTable,
+    config: VerticalXGBoostConfig,
+    *,
+    base_scores: Sequence[float],
+    num_trees: int,
 ) -> FloatArray:
-    """Margins of all rows by XGBoost's ``hist`` on bucket numbers, (n,).
+    """Margins of all rows by XGBoost's ``hist`` on bucket numbers, (roots, n).
 
     Parameters
     ----------
     table : JoinedTable
     config : VerticalXGBoostConfig
         Of depth 1 and more: 0 is no limit to XGBoost.
-    base_score : float
+    base_scores : sequence of float
+        One a root.
     num_trees : int
     """
     import xgboost
@@ -41,17 +47,21 @@ def xgboost_margins(
         "gamma": config.gamma,
         "min_child_weight": config.min_child_weight,
         "max_depth": config.max_depth,
-        "base_score": base_score,
+        "base_score": base_scores[0],
         "nthread": 1,
     }
     data = xgboost.DMatrix(inputs[training], label=table.labels[training])
     booster = xgboost.train(parameters, data, num_boost_round=num_trees)
     margins = booster.predict(xgboost.DMatrix(inputs), output_margin=True)
-    return np.asarray(margins, dtype=np.float64)
+    return np.asarray(margins, dtype=np.float64).reshape(len(table.labels), -1).T
 
 
 def xgboost_quality(
-    table: JoinedTable, config: VerticalXGBoostConfig, *, base_score: float, num_trees: int
+    table: JoinedTable,
+    config: VerticalXGBoostConfig,
+    *,
+    base_scores: Sequence[float],
+    num_trees: int,
 ) -> dict[str, float]:
     """Losses and metrics of XGBoost, keys as in a run's summary after ``xgboost-``.
 
@@ -60,14 +70,14 @@ def xgboost_quality(
     """
     if not config.max_depth or config.min_instances >= 2 or not table.features.shape[1]:
         return {}
-    margins = xgboost_margins(table, config, base_score=base_score, num_trees=num_trees)
+    margins = xgboost_margins(table, config, base_scores=base_scores, num_trees=num_trees)
     objective, found = objective_of(config), {}
     for name, rows in (("train", ~table.is_evaluation), ("test", table.is_evaluation)):
         if not rows.any():
             continue
-        loss = float(objective.losses(margins[rows], table.labels[rows]).mean())
+        loss = float(objective.losses(margins[:, rows], table.labels[rows]).mean())
         is_classifier = objective.quality_name == "accuracy"
-        hits = objective.hits(margins[rows], table.labels[rows])
+        hits = objective.hits(margins[:, rows], table.labels[rows])
         found[f"xgboost-{name}-loss"] = loss
         found[f"xgboost-{name}-{objective.quality_name}"] = (
             hits / int(rows.sum()) if is_classifier else math.sqrt(2.0 * loss)

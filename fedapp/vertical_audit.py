@@ -116,7 +116,7 @@ def view_of(
         source=party,
         trees=part.trees,
         lookup=part.lookup,
-        base_margin=part.base_margin,
+        base_margin=part.base_margins[0],
         eta=part.eta,
         features=table.features,
         is_training=~table.is_evaluation,

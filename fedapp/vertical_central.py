@@ -27,7 +27,7 @@ from tasks.vertical_xgboost.alignment import aligned_tables
 from tasks.vertical_xgboost.central import CentralModel, fit_central
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
-from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.rows import PartyTable
@@ -88,7 +88,7 @@ def compare(
     margins = predict(joined.tables, result, found)
     ids = next(iter(joined.tables.values())).ids
     buffer = io.BytesIO()
-    pd.DataFrame({"id": list(ids), "margin": margins}).to_parquet(buffer, index=False)
+    pd.DataFrame({"id": list(ids), "margin": margins[0]}).to_parquet(buffer, index=False)
     folder.write_bytes(PREDICTIONS, buffer.getvalue())
     model = fit_central(joined.table, config.vertical_xgboost)
     central = _quality(model, config)
@@ -99,7 +99,7 @@ def compare(
     theirs = xgboost_quality(
         joined.table,
         config.vertical_xgboost,
-        base_score=model.base_score,
+        base_scores=model.base_scores,
         num_trees=len(model.trees),
     )
     # With noise in some gradients other trees are meant to come out.
@@ -117,7 +117,7 @@ def exact_leaves_quality(
     rows = table.is_evaluation
     if not rows.any():
         return {}
-    predicted, labels = margins[rows], table.labels[rows]
+    predicted, labels = margins[:, rows], table.labels[rows]
     if config.vertical_xgboost.objective == "binary:logistic":
         return {"exact-leaves-test-accuracy": float(np.mean((predicted > 0.0) == (labels == 1.0)))}
     return {"exact-leaves-test-rmse": float(np.sqrt(np.mean((predicted - labels) ** 2)))}
@@ -126,12 +126,12 @@ def exact_leaves_quality(
 def predict(
     tables: Mapping[str, PartyTable], result: VerticalResult, parts: Mapping[str, ModelPart]
 ) -> FloatArray:
-    """Margin of every row: shape from the server, thresholds from their owners, (n,)."""
+    """Margins of all rows: shape from the server, thresholds from their owners, (roots, n)."""
     features = {name: table.features for name, table in tables.items()}
     lookups = {name: part.lookup for name, part in parts.items()}
     any_part = next(iter(parts.values()))
     num_rows = len(next(iter(features.values())))
-    margins = np.full(num_rows, any_part.base_margin)
+    margins = base_layer(any_part.base_margins, num_rows)
     for at, grown in enumerate(result.trees[: result.trees_to_keep]):
         nodes = grown.tree.route(lookups, features, num_rows)
         add_leaves(margins, nodes, exact_weights(parts, at), eta=any_part.eta)

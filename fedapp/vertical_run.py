@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
@@ -158,12 +158,17 @@ def skeleton(result: VerticalResult, config: VerticalXGBoostConfig) -> dict[str,
         "code": code_fingerprint(),
         "parties": list(result.parties),
         "objective": config.objective,
-        "base-score": result.base_score,
-        "base-margin": result.base_margin,
+        "base-score": _one_or_all(result.base_scores),
+        "base-margin": _one_or_all(result.base_margins),
         "eta": config.eta,
         "trees-kept": result.trees_to_keep,
         "trees": [_document(grown) for grown in result.trees],
     }
+
+
+def _one_or_all(values: Sequence[float]) -> float | list[float]:
+    """The number of a model with one margin a row; of more, all of them."""
+    return values[0] if len(values) == 1 else list(values)
 
 
 def _document(grown: GrownTree) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
         "model": result.run,
         "trees": len(result.trees),
         "trees-kept": result.trees_to_keep,
-        "base-score": result.base_score,
+        "base-score": _one_or_all(result.base_scores),
         "n-rows": result.num_rows,
         "n-evaluation": result.num_evaluation,
         "n-sites": len(result.parties),

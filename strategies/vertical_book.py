@@ -89,7 +89,7 @@ class TrainingBook:
 
     def note(self, tree: GrowingTree[OwnedSplit]) -> None:
         """Keep a tree whose last node is decided; its metrics come with the next reply."""
-        self._tree = OwnedTree(dict(tree.splits), dict(tree.children))
+        self._tree = OwnedTree(dict(tree.splits), dict(tree.children), tree.num_roots)
         self._cost = self.spent()
 
     def close(self, sums: tuple[int, ...]) -> GrownTree:

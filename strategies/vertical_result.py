@@ -128,7 +128,8 @@ class VerticalResult(Result):
         In the order of names.
     split_clients : mapping of str to str
         Who decrypted the sums of whose columns.
-    base_score, base_margin : float
+    base_scores, base_margins : tuple of float
+        Prediction before the first tree, one a root.
     trees : tuple of GrownTree
         All that were grown.
     trees_to_keep : int
@@ -148,8 +149,8 @@ class VerticalResult(Result):
     run: str
     parties: tuple[str, ...]
     split_clients: Mapping[str, str]
-    base_score: float
-    base_margin: float
+    base_scores: tuple[float, ...]
+    base_margins: tuple[float, ...]
     trees: tuple[GrownTree, ...]
     trees_to_keep: int
     set_up: Cost

@@ -36,7 +36,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsReply,
     LabelsRequest,
 )
-from tasks.vertical_xgboost.objectives import base_score_of, label_scale, objective_of
+from tasks.vertical_xgboost.objectives import base_scores_of, label_scale, objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.rows import num_evaluation_rows
 
@@ -56,7 +56,7 @@ class Training:
     sources : Sources
     relay : Relay
     book : TrainingBook
-    base_score, base_margin : float
+    base_scores, base_margins : tuple of float
     cost : Cost
         Of introduction and set-up.
     rows_before : mapping of str to int
@@ -69,8 +69,8 @@ class Training:
     sources: Sources
     relay: Relay
     book: TrainingBook
-    base_score: float
-    base_margin: float
+    base_scores: tuple[float, ...]
+    base_margins: tuple[float, ...]
     cost: Cost
     rows_before: Mapping[str, int]
 
@@ -92,8 +92,8 @@ class Training:
             run=self.roster.run,
             parties=self.names,
             split_clients={name: self.names[client] for name, client in clients},
-            base_score=self.base_score,
-            base_margin=self.base_margin,
+            base_scores=self.base_scores,
+            base_margins=self.base_margins,
             trees=tuple(book.grown),
             trees_to_keep=book.stopping.trees_to_keep,
             set_up=self.cost,
@@ -116,14 +116,14 @@ class _Labels:
         Whose labels are whose.
     are_complete : bool
         Whether the sums under masks count one owner a row.
-    base_score, base_margin : float
+    base_scores, base_margins : tuple of float
         Mean a number only where they do.
     """
 
     sealed: Mapping[str, Sealed]
     are_complete: bool
-    base_score: float = 0.5
-    base_margin: float = 0.0
+    base_scores: tuple[float, ...]
+    base_margins: tuple[float, ...]
 
 
 def set_up(
@@ -190,8 +190,8 @@ def set_up(
         sources=Sources(names, split_clients, layouts, positions, keys),
         relay=relay,
         book=book,
-        base_score=labels.base_score,
-        base_margin=labels.base_margin,
+        base_scores=labels.base_scores,
+        base_margins=labels.base_margins,
         cost=book.spent(),
         rows_before={name: fact.num_rows for name, fact in facts.items()},
     )
@@ -233,20 +233,23 @@ def _gather_labels(
     book.add_seconds(replies)
     sealed = by_receiver({name: reply.sealed for name, reply in replies.items()})
     masked = {name: reply.masked for name, reply in replies.items()}
-    total, training, owned = _read_sum(roster, masked, LABELS_STEP)
+    *sums, training, owned = _read_sum(roster, masked, LABELS_STEP)
+    objective = objective_of(config)
+    if len(sums) != objective.num_roots:
+        raise Refused(["sums of labels under masks: of another form than expected"])
     if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
         # Which rows have no or two owners the parties see in what they seal for one another, and
         # refuse with the counts: they are asked before the run is ended here.
         given = config.given_base_score
-        if given is None:
-            return _Labels(sealed, are_complete=False)
-        return _Labels(sealed, False, given, objective_of(config).base_margin(given))
-    base_score = base_score_of(total, training, scale, config)
+        scores = (0.5 if given is None else given,) * objective.num_roots
+        margins = (0.0,) * len(scores) if given is None else objective.base_margins(scores)
+        return _Labels(sealed, False, scores, margins)
     try:
-        base_margin = objective_of(config).base_margin(base_score)
+        base_scores = base_scores_of(sums, training, scale, config)
+        base_margins = objective.base_margins(base_scores)
     except SiteFault as fault:  # labels of one class
         raise Refused(list(fault.reasons)) from None
-    return _Labels(sealed, True, base_score, base_margin)
+    return _Labels(sealed, True, base_scores, base_margins)
 
 
 def _gather_buckets(
@@ -255,7 +258,7 @@ def _gather_buckets(
     """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
     replies = parties.ask(
         {
-            name: BucketsRequest(sealed, labels.base_margin).to_record()
+            name: BucketsRequest(sealed, labels.base_margins).to_record()
             for name, sealed in labels.sealed.items()
         },
         BUCKETS,

@@ -226,7 +226,8 @@ class VerticalXGBoost(WithoutRounds):
             Those of this tree's last level; None if the training ends with the tree before, which
             its metrics say.
         """
-        tree: GrowingTree[OwnedSplit] = GrowingTree(self.config.max_depth)
+        num_roots = objective_of(self.config).num_roots
+        tree: GrowingTree[OwnedSplit] = GrowingTree(self.config.max_depth, num_roots)
         while tree.open_nodes:
             level = self.next_level(number, tree)
             replies = gather_histograms(self.training, level, decisions)

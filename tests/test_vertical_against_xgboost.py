@@ -15,7 +15,7 @@ from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, bucket
 from tasks.vertical_xgboost.central import CentralTree, fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import JoinedTable
-from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.objectives import objective_of
 from tests.vertical_frames import config_of, joined, random_frame
 
@@ -146,18 +146,18 @@ def compare(
     model = fit_central(table, config)
     training = ~table.is_evaluation
     features = table.features[training]
-    margins = np.full(len(sides.labels), model.base_margin)
+    margins = base_layer(model.base_margins, len(sides.labels))
     same = different = 0
     for tree in model.trees:
-        booster = sides.boost(model.base_score, margins, 1)
-        found = differing_nodes(sides, margins, tree, parsed(booster, 0))
+        booster = sides.boost(model.base_scores[0], margins[0], 1)
+        found = differing_nodes(sides, margins[0], tree, parsed(booster, 0))
         same, different = same + found[0], different + found[1]
         add_leaves(margins, tree.route(features), tree.weights, eta=config.eta)
     if not different:
-        booster = sides.boost(model.base_score, None, len(model.trees))
+        booster = sides.boost(model.base_scores[0], None, len(model.trees))
         theirs = booster.predict(xgboost.DMatrix(sides.numbers), output_margin=True)
         scale = max(1.0, float(np.abs(sides.labels).max()))
-        np.testing.assert_allclose(theirs, margins, rtol=0, atol=1e-6 * scale)
+        np.testing.assert_allclose(theirs, margins[0], rtol=0, atol=1e-6 * scale)
     return same, different
 
 

@@ -69,7 +69,7 @@ LAYOUTS = {f"{kind}/{at}" for kind in ("num-buckets", "has-missing") for at in r
 TO_PARTIES: dict[str, dict[str, set[str]]] = {
     HELLO: {"hello": {"fingerprint"}},
     LABELS: {"labels": {"roster", "paillier", "split-clients", "label-exponent"}},
-    BUCKETS: {"buckets": {"base-margin"}, "sealed": NAMES},
+    BUCKETS: {"buckets": {"base-margins"}, "sealed": NAMES},
     HISTOGRAMS: {
         "histograms": {"tree", "level", "nodes"},
         "decisions": {"decisions"},

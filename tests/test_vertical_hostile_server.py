@@ -144,12 +144,12 @@ def test_a_base_margin_of_no_base_score_is_refused(
 ) -> None:
     def before(party: str, kind: str, content: RecordDict, send: Send) -> None:
         if kind == BUCKETS and party == "site-2":
-            content.config_records["buckets"]["base-margin"] = margin
+            content.config_records["buckets"]["base-margins"] = [margin]
 
     objective = {key: value for key, value in keys.items() if key == "objective"}
     attacked = attack(tmp_path, frames=frames_of(**objective), before=before, **keys)
     assert attacked.reason.startswith("site-2: ")
-    assert "base-margin" in attacked.reason
+    assert "base-margins" in attacked.reason
     assert ended(attacked)
 
 

@@ -130,7 +130,7 @@ def test_the_server_keeps_a_skeleton(trained: SimulationResult) -> None:
     document = json.loads((trained.run_folder / "trees.json").read_text())
     assert document["run"] == trained.summary["model"]
     assert document["parties"] == ["site-0", "site-1", "site-2"]
-    assert document["base-margin"] == load(trained).base_margin
+    assert document["base-margin"] == load(trained).base_margins[0]
     named = {key for tree in document["trees"] for node in tree["nodes"] for key in node}
     assert named == {"id", "leaf", "owner", "record", "left", "right", "gain"}
 
@@ -148,8 +148,8 @@ def edited(path: Path, change: Callable[[dict[str, Any]], None], *, seal: bool =
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], Any], bool]] = [
     ("its checksum is another one", lambda d: d["part"].update(eta=0.5), False),
-    ("version 3, newer than this software's", lambda d: d.update(version=3), True),
-    ("is of version 1; 2 can be read", lambda d: d.update(version=1), True),
+    ("version 4, newer than this software's", lambda d: d.update(version=4), True),
+    ("is of version 1; 2 and 3 can be read", lambda d: d.update(version=1), True),
     ("has no version", lambda d: d.pop("version"), True),
     ("is not a party's part", lambda d: d.update(format="other"), True),
     (r"field of another form \(eta\)", lambda d: d["part"].update(eta="fast"), True),
@@ -180,6 +180,27 @@ def test_a_file_that_is_no_part_is_refused(
         ModelPart.load(path)
     assert caught.value.code == "bad-model-part"
     assert str(caught.value).startswith("edited.json: ")
+
+
+def test_a_file_of_version_2_has_one_margin_a_row(trained: SimulationResult) -> None:
+    def older(document: dict[str, Any]) -> None:
+        document["version"] = 2
+        (document["part"]["base-margin"],) = document["part"].pop("base-margins")
+
+    path = trained.run_folder / "parties" / "site-0.json"
+    part = load(trained)
+    read = ModelPart.load(edited(path, older))
+    assert read.model_digest == part.model_digest
+    assert read.base_margins == part.base_margins
+    with pytest.raises(SiteFault, match=r"field of another form \(base-margins\)"):
+        ModelPart.load(
+            edited(
+                path,
+                lambda document: (
+                    document.update(version=2) or older(document) or document.update(version=3)
+                ),
+            )
+        )
 
 
 def test_a_file_that_is_cut_short_or_gone_is_named(

@@ -260,7 +260,7 @@ def test_ledger_and_summary_say_it(recorded: Recorded) -> None:
 def test_predictions_of_the_model_use_exact_leaves(recorded: Recorded) -> None:
     """Rows whose leaves all parties but one know exactly: margins are sums of those weights."""
     parts = parts_of(recorded.result)
-    eta, base = 0.3, parts["site-0"].base_margin
+    eta, base = 0.3, parts["site-0"].base_margins[0]
     exact = [list(exact_weights(parts, number).values()) for number in range(3)]
     possible = {round(base + eta * sum(weights), 9) for weights in itertools.product(*exact)}
     assert recorded.result.predictions is not None

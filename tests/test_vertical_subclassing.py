@@ -113,7 +113,7 @@ def test_the_order_of_nodes_does_not_matter(keys: dict[str, Any], tmp_path: Path
     central = central_fit(frames_of(), **SMALL)
     assert result.predictions is not None
     margins = central.model.margins(central.joined.features)
-    assert np.array_equal(result.predictions["margin"].to_numpy(), margins)
+    assert np.array_equal([result.predictions["margin"]], margins)
     document = RunFolder.open(result.run_folder).read_json("trees.json")
     assert document is not None
     asked = 0
@@ -229,7 +229,7 @@ def test_one_split_client_weighs_a_leaf_for_all(tmp_path: Path) -> None:
         ]
         for decisions in told[1:]:
             if not trees or not trees[-1].open_nodes:
-                trees.append(GrowingTree(5))
+                trees.append(GrowingTree(5, 1))
             tree = trees[-1]
             above = {c: tree.splits[n] for n, pair in tree.children.items() for c in pair}
             for node, decision in zip(tree.open_nodes, decisions, strict=True):

@@ -23,13 +23,13 @@ from tasks.vertical_xgboost.gains import winner as winner_of
 from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import child_weights, leaf_weights
 from tasks.vertical_xgboost.objectives import objective_of
-from tasks.vertical_xgboost.party_arrays import children_of
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     LookupTable,
     OwnedSplit,
     OwnedTree,
     Record,
+    children_of,
     text_of,
 )
 from tests.vertical_frames import config_of
@@ -66,7 +66,7 @@ def test_metrics_are_those_of_scikit_learn() -> None:
     assert found.quality == metrics.accuracy_score(labels, probability > 0.5)
 
     squared = objective_of(config_of(objective="reg:squarederror"))
-    told = [squared.gradient_exponent(labels, base_margin=0.5, label_bound=0.0)]
+    told = [squared.gradient_exponent(labels, base_margins=[0.5], label_bound=0.0)]
     scale = squared.loss_scale(squared.gradient_scales(told, bits=32))
     loss_sum = int(scale.encode(squared.losses(margins / 3, labels)).sum())
     found = squared.metrics(loss_sum, 0, 50, scale)
@@ -189,7 +189,7 @@ def test_a_leaf_minimizes_the_penalized_quadratic() -> None:
 
 
 def test_nodes_are_numbered_level_by_level() -> None:
-    tree: GrowingTree[str] = GrowingTree(3)
+    tree: GrowingTree[str] = GrowingTree(3, 1)
     tree.grow(["root"])
     assert (tree.open_nodes, tree.are_last([1, 2])) == ([1, 2], [False, False])
     tree.grow([None, "right"])
@@ -200,7 +200,7 @@ def test_nodes_are_numbered_level_by_level() -> None:
     assert tree.leaves == [1, 4, 5, 6]
     with pytest.raises(ValueError, match="zip"):
         tree.grow(["too late"])
-    leaf: GrowingTree[str] = GrowingTree(0)
+    leaf: GrowingTree[str] = GrowingTree(0, 1)
     assert (leaf.open_nodes, leaf.are_last([0])) == ([0], [True])
     with pytest.raises(ValueError, match="depth 0"):
         leaf.grow(["root"])
@@ -209,14 +209,14 @@ def test_nodes_are_numbered_level_by_level() -> None:
 
 
 def test_nodes_may_be_left_for_later() -> None:
-    tree: GrowingTree[str] = GrowingTree(2)
+    tree: GrowingTree[str] = GrowingTree(2, 1)
     tree.grow(["root"])
     tree.grow(["right"], [2])
     assert (tree.open_nodes, tree.children) == ([1], {0: (1, 2), 2: (3, 4)})
     tree.grow(["left"], [1])
     assert (tree.open_nodes, tree.children[1]) == ([], (5, 6))
     assert tree.leaves == [3, 4, 5, 6]
-    assert children_of(tree.splits) == tree.children
+    assert children_of(tree.splits, 1) == tree.children
 
 
 def test_a_tree_routes_by_its_owners_tables_and_shows_no_more() -> None:
@@ -230,7 +230,7 @@ def test_a_tree_routes_by_its_owners_tables_and_shows_no_more() -> None:
         "south": np.array([[1], [1], [1], [nan]], dtype=np.float32),
     }
     tables = {"north": north, "south": south}
-    assert tree.route(tables, features, 4).tolist() == [1, 3, 1, 4]
+    assert tree.route(tables, features, 4).tolist() == [[1, 3, 1, 4]]
     assert tree.leaves == [1, 3, 4]
     assert text_of(tree).splitlines() == [
         "0: north, record 0",

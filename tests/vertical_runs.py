@@ -122,7 +122,7 @@ def assert_same(result: SimulationResult, central: Central) -> None:
     ids = next(iter(central.tables.values())).ids
     assert tuple(result.predictions["id"]) == ids
     margins = result.predictions["margin"].to_numpy()
-    assert np.array_equal(margins, central.model.margins(central.joined.features))
+    assert np.array_equal([margins], central.model.margins(central.joined.features))
 
 
 @dataclass(frozen=True)

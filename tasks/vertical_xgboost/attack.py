@@ -31,8 +31,7 @@ from tasks.vertical_xgboost.central import fit_central
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable
-from tasks.vertical_xgboost.party_arrays import children_of
-from tasks.vertical_xgboost.tree import LookupTable, NodeArray
+from tasks.vertical_xgboost.tree import LookupTable, NodeArray, children_of
 
 ATTACKS = ("leaf-weights", "mean-leaf-weights", "structure", "own-data")
 """Names of the attacks."""
@@ -165,7 +164,7 @@ def reachable_leaves(view: AttackerView, tree: int) -> BoolArray:
     splits = view.trees[tree].splits
     reached = np.zeros((len(view.owns), 2 * len(splits) + 1), dtype=np.bool_)
     reached[:, 0] = True
-    for node, (left, right) in children_of(splits).items():
+    for node, (left, right) in children_of(splits, 1).items():
         here = reached[:, node].copy()
         reached[:, left] = reached[:, right] = here
         split = splits[node]
@@ -261,7 +260,8 @@ def _own_data(view: AttackerView, config: VerticalXGBoostConfig) -> FloatArray:
         model = fit_central(table, config.model_copy(update={"early_stopping_rounds": 0}))
     except SiteFault:  # no labels, or of one class
         return np.full(len(own), np.nan)
-    return model.margins(view.features)
+    (margins,) = model.margins(view.features)
+    return np.asarray(margins, dtype=np.float64)
 
 
 def _own_counts(

@@ -26,15 +26,22 @@ from tasks.vertical_xgboost.histograms import (
     refused_candidates,
 )
 from tasks.vertical_xgboost.joined import JoinedTable
-from tasks.vertical_xgboost.leaves import add_leaves, leaf_weights
+from tasks.vertical_xgboost.leaves import add_leaves, base_layer, leaf_weights
 from tasks.vertical_xgboost.objectives import (
     Metrics,
     Objective,
-    base_score_of,
+    base_scores_of,
     label_scale,
     objective_of,
 )
-from tasks.vertical_xgboost.tree import GrowingTree, NodeArray, Record, move_down
+from tasks.vertical_xgboost.tree import (
+    GrowingTree,
+    NodeArray,
+    Record,
+    move_down,
+    on_roots,
+    roots_of,
+)
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,23 @@ class CentralTree:
     children : mapping of int to (int, int)
     weights : mapping of int to float
         Leaves, not times eta.
+    num_roots : int
+        Margins of a row.
     """
 
     splits: Mapping[int, Candidate]
     records: Mapping[int, Record]
     children: Mapping[int, tuple[int, int]]
     weights: Mapping[int, float]
+    num_roots: int = 1
 
     def route(self, features: Float32Array) -> NodeArray:
-        """Leaf of each row, (n,) int32."""
-        nodes = np.zeros(len(features), dtype=np.int32)
+        """Leaf of each row below each root, (roots, n) int32."""
+        nodes = on_roots(self.num_roots, len(features))
+        roots = roots_of(self.children, self.num_roots)
         for node in sorted(self.splits):
-            move_down(nodes, node, self.children[node], self.records[node].goes_left(features))
+            left = self.records[node].goes_left(features)
+            move_down(nodes[roots[node]], node, self.children[node], left)
         return nodes
 
 
@@ -79,8 +91,8 @@ class CentralModel:
 
     Parameters
     ----------
-    base_score, base_margin : float
-        Prediction before the first tree, as score and as margin.
+    base_scores, base_margins : tuple of float
+        Prediction before the first tree, as scores and as margins, one a root.
     eta : float
     trees : tuple of CentralTree
         Those that are kept: up to the best one with early stopping.
@@ -88,21 +100,25 @@ class CentralModel:
         After each tree that was grown.
     """
 
-    base_score: float
-    base_margin: float
+    base_scores: tuple[float, ...]
+    base_margins: tuple[float, ...]
     eta: float
     trees: tuple[CentralTree, ...]
     metrics: tuple[TreeMetrics, ...]
 
     def margins(self, features: Float32Array) -> FloatArray:
-        """Margin of each row: base margin plus eta times the leaves, tree after tree.
+        """Margins of each row: base margin plus eta times the leaves, tree after tree.
 
         Parameters
         ----------
         features : (n, p) float32
             Columns of the joined table, NaN where missing.
+
+        Returns
+        -------
+        (roots, n) float64
         """
-        margins = np.full(len(features), self.base_margin)
+        margins = base_layer(self.base_margins, len(features))
         for tree in self.trees:
             add_leaves(margins, tree.route(features), tree.weights, eta=self.eta)
         return margins
@@ -150,9 +166,9 @@ class _CentralFit:
         self.layout = CandidateLayout.of(self.buckets)
         order = ranks if ranks is not None else range(self.layout.num_features)
         self.positions = self.layout.canonical_positions(order)
-        self.base_score, self.base_margin, self.scales = self._start()
+        self.base_scores, self.base_margins, self.scales = self._start()
         self.rule = SplitRule.of(config, self.scales)
-        self.margins = np.full(len(table.labels), self.base_margin)
+        self.margins = base_layer(self.base_margins, len(table.labels))
 
     def run(self) -> CentralModel:
         """Grow trees until there are enough, or no progress."""
@@ -168,33 +184,33 @@ class _CentralFit:
             if stopping.update(loss_sum):
                 break
         return CentralModel(
-            base_score=self.base_score,
-            base_margin=self.base_margin,
+            base_scores=self.base_scores,
+            base_margins=self.base_margins,
             eta=self.config.eta,
             trees=tuple(trees[: stopping.trees_to_keep]),
             metrics=tuple(metrics),
         )
 
-    def _start(self) -> tuple[float, float, GradientScales]:
+    def _start(self) -> tuple[tuple[float, ...], tuple[float, ...], GradientScales]:
         labels, config = self.table.labels, self.config
         bound = config.label_bound
         exponents = [self.objective.label_exponent(labels, label_bound=bound)]
         scale = label_scale(exponents, config)
         scale.bound_of_sum(len(labels))
-        base_score = base_score_of(
-            int(scale.encode(labels[self.is_training]).sum()), self.num_training, scale, config
-        )
-        base_margin = self.objective.base_margin(base_score)
+        sums = self.objective.label_sums(labels[self.is_training], scale)
+        base_scores = base_scores_of(sums, self.num_training, scale, config)
+        base_margins = self.objective.base_margins(base_scores)
         exponent = self.objective.gradient_exponent(
-            labels, base_margin=base_margin, label_bound=bound
+            labels, base_margins=base_margins, label_bound=bound
         )
         scales = self.objective.gradient_scales([exponent], bits=config.fixed_point_bits)
-        return base_score, base_margin, scales
+        return base_scores, base_margins, scales
 
     def _grow_tree(self) -> CentralTree:
         values = self.scales.encode(*self.objective.gradients(self.margins, self.table.labels))
-        tree: GrowingTree[Candidate] = GrowingTree(self.config.max_depth)
-        nodes = np.zeros(len(self.margins), dtype=np.int32)
+        num_roots = self.objective.num_roots
+        tree: GrowingTree[Candidate] = GrowingTree(self.config.max_depth, num_roots)
+        nodes = on_roots(num_roots, len(self.table.labels))
         while tree.open_nodes:
             level = tree.open_nodes
             decisions = self._decide(values, nodes, level)
@@ -209,7 +225,7 @@ class _CentralFit:
             node: Record.of(split, self.buckets[split.feature], column=split.feature)
             for node, split in tree.splits.items()
         }
-        return CentralTree(tree.splits, records, tree.children, weights)
+        return CentralTree(tree.splits, records, tree.children, weights, num_roots)
 
     def _decide(
         self, values: IntArray, nodes: NodeArray, level: list[int]
@@ -232,24 +248,25 @@ class _CentralFit:
             refused |= refused_candidates(
                 self.bucket_map[:, own],
                 self.layout,
-                slots[own],
+                slots[:, own],
                 num_nodes=num_nodes,
                 min_instances=self.config.min_instances,
             )
         return refused
 
     def _move(self, nodes: NodeArray, tree: GrowingTree[Candidate], level: list[int]) -> None:
+        roots = tree.roots
         for node in level:
             split = tree.splits.get(node)
             if split is not None:
                 left = bucket_left(self.bucket_map, self.layout, split)
-                move_down(nodes, node, tree.children[node], left)
+                move_down(nodes[roots[node]], node, tree.children[node], left)
 
     def _metrics(self, rows: BoolArray) -> tuple[Metrics | None, int]:
         if not rows.any():
             return None, 0
         scale = self.objective.loss_scale(self.scales)
-        margins, labels = self.margins[rows], self.table.labels[rows]
+        margins, labels = self.margins[:, rows], self.table.labels[rows]
         loss_sum = int(scale.encode(self.objective.losses(margins, labels)).sum())
         hits = self.objective.hits(margins, labels)
         return self.objective.metrics(loss_sum, hits, len(labels), scale), loss_sum

@@ -56,7 +56,7 @@ from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.private_sets import library
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
-from tasks.vertical_xgboost.told_numbers import check_base_margin, check_label_exponent
+from tasks.vertical_xgboost.told_numbers import check_base_margins, check_label_exponent
 from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
@@ -141,8 +141,8 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         opened = set_up.check_aligned(opened, site.table)
     owners = set_up.owned_rows(opened, len(site.table.ids)) | {site.name: site.table.owns}
     set_up.check_owners(owners)
-    check_base_margin(
-        request.base_margin,
+    check_base_margins(
+        request.base_margins,
         site.config,
         label_exponent=site_state.known_label_exponent(context),
         num_training=site.num_training,
@@ -157,7 +157,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
     }
     mine, table = site.table.owns, site.table
     exponent = objective_of(site.config).gradient_exponent(
-        table.labels[mine], base_margin=request.base_margin, label_bound=site.config.label_bound
+        table.labels[mine], base_margins=request.base_margins, label_bound=site.config.label_bound
     )
     ranks = tuple(map(int, own.column.tolist()))
     following = None
@@ -170,7 +170,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         "labels": table.labels[mine],
         "is-training": ~table.is_evaluation[mine],
         "own-map": bucket_map[:, mine],
-        "base-margin": np.array([request.base_margin]),
+        "base-margins": np.array(request.base_margins),
     }
     prediction_client.tell_unknown(table.unknown)
     site_state.store_arrays(context, arrays)

@@ -20,19 +20,19 @@ def node_slots(
 
     Parameters
     ----------
-    nodes : (n,) integer
-        Node of each row.
+    nodes : (..., n) integer
+        Node of each row, on an axis in front below each root.
     open_nodes : list of int
         Ascending numbers of the level's open nodes.
     is_training : (n,) bool
 
     Returns
     -------
-    (n,) intp
+    (..., n) intp
         `NO_NODE` for rows that take no part in the sums.
     """
     if not open_nodes:
-        return np.full(len(nodes), NO_NODE, dtype=np.intp)
+        return np.full(nodes.shape, NO_NODE, dtype=np.intp)
     numbers = np.asarray(open_nodes)
     place = np.minimum(np.searchsorted(numbers, nodes), len(numbers) - 1)
     return np.where((numbers[place] == nodes) & is_training, place, NO_NODE).astype(np.intp)
@@ -43,9 +43,9 @@ def node_sums(values: IntArray, slots: IntpArray, *, num_nodes: int) -> IntArray
 
     Parameters
     ----------
-    values : (k, n) int64
+    values : (k, ..., n) int64
         Whole numbers to sum: gradients and Hessians (k = 2), or ones (k = 1).
-    slots : (n,) intp
+    slots : (..., n) intp
         As `node_slots` gives them.
     num_nodes : int
         Open nodes.
@@ -75,9 +75,9 @@ def candidate_sums(
         Buckets of the party's rows for the source's features.
     layout : CandidateLayout
         Of the source.
-    values : (k, n) int64
+    values : (k, ..., n) int64
         Whole numbers to sum.
-    slots : (n,) intp
+    slots : (..., n) intp
         As `node_slots` gives them.
     num_nodes : int
         Open nodes.
@@ -90,7 +90,7 @@ def candidate_sums(
     taken = slots != NO_NODE
     chosen = values[:, taken]
     nodes = slots[taken]
-    numbers = bucket_map[:, taken]
+    numbers = bucket_map[:, np.nonzero(taken)[-1]]  # a row once for each root
     left = np.empty((num_nodes, layout.num_candidates, len(values)), dtype=np.int64)
     for feature, buckets in enumerate(layout.num_buckets):
         start, end = int(layout.offsets[feature]), int(layout.offsets[feature + 1])
@@ -120,7 +120,7 @@ def refused_candidates(
     ----------
     bucket_map : (num_features, n) uint8
     layout : CandidateLayout
-    slots : (n,) intp
+    slots : (..., n) intp
     num_nodes : int
         As for `candidate_sums`.
     min_instances : int
@@ -132,7 +132,7 @@ def refused_candidates(
     """
     if min_instances < 2:
         return np.zeros((num_nodes, layout.num_candidates), dtype=np.bool_)
-    ones = np.ones((1, len(slots)), dtype=np.int64)
+    ones = np.ones((1, *slots.shape), dtype=np.int64)
     left = candidate_sums(bucket_map, layout, ones, slots, num_nodes=num_nodes)[:, :, 0]
     right = node_sums(ones, slots, num_nodes=num_nodes) - left
     small = ((side > 0) & (side < min_instances) for side in (left, right))

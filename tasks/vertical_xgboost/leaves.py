@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tasks.vertical_xgboost.fixed_point import FloatArray, IntArray
 from tasks.vertical_xgboost.gains import SplitRule
@@ -50,6 +50,22 @@ def child_weights(left: IntArray, total: IntArray, rule: SplitRule) -> FloatArra
     return leaf_weights(np.stack([left, total - left], axis=-2), rule)
 
 
+def base_layer(base_margins: ArrayLike, num_rows: int) -> FloatArray:
+    """Margins in front of the first tree.
+
+    Parameters
+    ----------
+    base_margins : (roots,) float
+    num_rows : int
+
+    Returns
+    -------
+    (roots, n) float64
+    """
+    column = np.asarray(base_margins, dtype=np.float64)[:, np.newaxis]
+    return np.repeat(column, num_rows, axis=1)
+
+
 def add_leaves(
     margins: FloatArray, nodes: NDArray[np.integer], weights: Mapping[int, float], *, eta: float
 ) -> None:
@@ -57,9 +73,9 @@ def add_leaves(
 
     Parameters
     ----------
-    margins : (n,) float64
-    nodes : (n,) integer
-        Leaf of each row.
+    margins : (..., n) float64
+    nodes : (..., n) integer
+        Leaf of each row, below each root.
     weights : mapping of int to float
         Of every leaf.
     eta : float

@@ -164,8 +164,8 @@ def _begin(
     if len(start.layouts) != len(peers.names) or start.layouts[peers.place] != own.layout:
         raise SiteFault("bad-request", "the layout of candidates is not the one that was told")
     labels = arrays["labels"].astype(np.float64)
-    base_margin = float(arrays["base-margin"].astype(np.float64)[0])
-    check_gradient_exponent(start.gradient_exponent, labels, base_margin, config)
+    base_margins = arrays["base-margins"].astype(np.float64).tolist()
+    check_gradient_exponent(start.gradient_exponent, labels, base_margins, config)
     maps = set_up.read_maps(opened, start.layouts, peers.names, num_rows=len(arrays["labels"]))
     return set_up.new_party(
         arrays,

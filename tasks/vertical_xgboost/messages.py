@@ -176,11 +176,12 @@ class BucketsRequest:
     Attributes
     ----------
     sealed : dict of sender to bytes
-    base_margin : float
+    base_margins : tuple of float
+        Prediction before the first tree, one a root.
     """
 
     sealed: Sealed
-    base_margin: float
+    base_margins: tuple[float, ...]
 
     reveals: ClassVar[str] = (
         "the base score; sealed, from each other party: the rows whose labels it owns"
@@ -188,7 +189,7 @@ class BucketsRequest:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        settings = ConfigRecord({"base-margin": self.base_margin})
+        settings = ConfigRecord({"base-margins": list(self.base_margins)})
         content = RecordDict({"buckets": settings})
         put_sealed(content, self.sealed)
         return content
@@ -196,10 +197,11 @@ class BucketsRequest:
     @classmethod
     def from_record(cls, content: RecordDict) -> BucketsRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        margin = content.config_records["buckets"]["base-margin"]
-        if not isinstance(margin, float) or not math.isfinite(margin):
-            raise MalformedReply("base-margin: must be a finite number")
-        return cls(read_sealed(content), margin)
+        told = as_list(content.config_records["buckets"]["base-margins"])
+        margins = tuple(each for each in told if isinstance(each, float) and math.isfinite(each))
+        if not margins or len(margins) != len(told):
+            raise MalformedReply("base-margins: must be finite numbers")
+        return cls(read_sealed(content), margins)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from tasks.vertical_xgboost.part_document import (
     threshold_of,
     write_document,
 )
-from tasks.vertical_xgboost.party_arrays import children_of
-from tasks.vertical_xgboost.tree import LookupTable, Record
+from tasks.vertical_xgboost.tree import LookupTable, Record, children_of, depths_of, roots_of
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,32 @@ class PartTree:
         By leaf, not times eta.
     covers : mapping of int to float
         By leaf: sum of Hessians over the party's own training rows there.
+    num_roots : int
     """
 
     splits: Mapping[int, PartSplit]
     weights: Mapping[int, float]
     covers: Mapping[int, float]
+    num_roots: int = 1
 
     @cached_property
     def children(self) -> dict[int, tuple[int, int]]:
         """Left and right child of each split node."""
-        return children_of(self.splits)
+        return children_of(self.splits, self.num_roots)
+
+    @cached_property
+    def roots(self) -> dict[int, int]:
+        """Root above each node."""
+        return roots_of(self.children, self.num_roots)
 
     @cached_property
     def depths(self) -> dict[int, int]:
-        """Depth of each node; the root's is 0."""
-        depths = {0: 0}
-        for node, children in self.children.items():
-            depths |= dict.fromkeys(children, depths[node] + 1)
-        return depths
+        """Depth of each node; a root's is 0."""
+        return depths_of(self.children, self.num_roots)
 
     @cached_property
     def sources(self) -> dict[int, str]:
-        """Whose split is above each node; the root has none."""
+        """Whose split is above each node; a root has none."""
         found = self.children.items()
         return {child: self.splits[node].source for node, both in found for child in both}
 
@@ -96,7 +99,9 @@ class ModelPart:
     feature_names : tuple of str
         Own columns.
     objective : str
-    base_margin, eta : float
+    base_margins : tuple of float
+        Prediction before the first tree, one a root.
+    eta : float
     trees : tuple of PartTree
         Those that are kept.
     lookup : LookupTable
@@ -114,7 +119,7 @@ class ModelPart:
     names: tuple[str, ...]
     feature_names: tuple[str, ...]
     objective: str
-    base_margin: float
+    base_margins: tuple[float, ...]
     eta: float
     trees: tuple[PartTree, ...]
     lookup: LookupTable
@@ -139,17 +144,22 @@ class ModelPart:
         return max(max(tree.depths.values()) for tree in self.trees)
 
     @property
+    def num_roots(self) -> int:
+        """Margins of a row."""
+        return len(self.base_margins)
+
+    @property
     def model_digest(self) -> bytes:
         """Digest of what all parts of a model have in common; 32 bytes.
 
-        Run, parties, objective, margin before the first tree, eta, and of each tree shape and
+        Run, parties, objective, margins before the first tree, eta, and of each tree shape and
         owners; no weights.
         """
         trees = [
             [[node, s.source, s.record] for node, s in tree.splits.items()] for tree in self.trees
         ]
-        common = [self.run, list(self.names), self.objective, self.base_margin, self.eta, trees]
-        return digest_of({"model": common})
+        start = [self.run, list(self.names), self.objective, list(self.base_margins), self.eta]
+        return digest_of({"model": [*start, trees]})
 
     def first(self, num_trees: int) -> ModelPart:
         """The part of a model of so many trees, with no threshold that only later trees use."""
@@ -218,7 +228,7 @@ class ModelPart:
             settings=dict(self.settings),
             features=list(self.feature_names),
             objective=self.objective,
-            base_margin=self.base_margin,
+            base_margins=list(self.base_margins),
             eta=self.eta,
             trees=[_tree_form(tree) for tree in self.trees],
             records=records,
@@ -240,9 +250,9 @@ class ModelPart:
             names=tuple(form.parties),
             feature_names=tuple(form.features),
             objective=form.objective,
-            base_margin=form.base_margin,
+            base_margins=tuple(form.base_margins),
             eta=form.eta,
-            trees=tuple(map(_tree_of, form.trees)),
+            trees=tuple(_tree_of(tree, len(form.base_margins)) for tree in form.trees),
             lookup=LookupTable(records),
             code=form.code,
             settings=form.settings,
@@ -265,11 +275,12 @@ def _tree_form(tree: PartTree) -> TreeForm:
     )
 
 
-def _tree_of(form: TreeForm) -> PartTree:
+def _tree_of(form: TreeForm, num_roots: int) -> PartTree:
     return PartTree(
         {s.node: PartSplit(s.source, s.record, s.missing_left) for s in form.splits},
         {leaf.node: leaf.weight for leaf in form.leaves},
         {leaf.node: leaf.own_cover for leaf in form.leaves},
+        num_roots,
     )
 
 

@@ -47,14 +47,23 @@ class Metrics:
 
 
 class Objective(ABC):
-    """A loss l(y, margin) with what the protocol needs of it."""
+    """A loss l(y, margins) with what the protocol needs of it.
+
+    Margins are (roots, n) arrays, labels (n,). A loss of one margin a row works element by element,
+    so it takes and gives (n,) arrays too.
+    """
 
     name: ClassVar[ObjectiveName]
     quality_name: ClassVar[str]
 
+    @property
+    def num_roots(self) -> int:
+        """Margins of a row, hence trees a round."""
+        return 1
+
     @abstractmethod
     def gradients(self, margins: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """First and second derivative of the loss by the margin, (n,) each."""
+        """First and second derivative of the loss by each margin, in the margins' shape."""
 
     @abstractmethod
     def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
@@ -68,13 +77,27 @@ class Objective(ABC):
     def base_margin(self, base_score: float) -> float:
         """Margin of a base score."""
 
+    def label_sums(self, labels: FloatArray, scale: FixedPointScale) -> list[int]:
+        """What base scores are made of: sums over an owner's training rows, one a root."""
+        return [int(scale.encode(labels).sum())]
+
+    def base_scores(
+        self, label_sums: Sequence[int], num_rows: int, scale: FixedPointScale
+    ) -> tuple[float, ...]:
+        """Base scores from the sums over all owners, one a root: the mean label."""
+        return tuple(float(scale.decode(each)) / num_rows for each in label_sums)
+
+    def base_margins(self, base_scores: Sequence[float]) -> tuple[float, ...]:
+        """Margin of each base score; raises as `base_margin`."""
+        return tuple(self.base_margin(each) for each in base_scores)
+
     @abstractmethod
     def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
         """What an owner tells of the size of its labels (evaluation rows too), for their mean."""
 
     @abstractmethod
     def gradient_exponent(
-        self, labels: FloatArray, *, base_margin: float, label_bound: float
+        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
     ) -> int:
         """What an owner tells of the size of its first gradients (evaluation rows too)."""
 
@@ -134,7 +157,7 @@ class BinaryLogistic(Objective):
         return 0
 
     def gradient_exponent(
-        self, labels: FloatArray, *, base_margin: float, label_bound: float
+        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
     ) -> int:
         """0: gradients are at most 1."""
         return 0
@@ -180,12 +203,12 @@ class SquaredError(Objective):
         return exponent_of([label_bound] if label_bound else labels)
 
     def gradient_exponent(
-        self, labels: FloatArray, *, base_margin: float, label_bound: float
+        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
     ) -> int:
         """Of the declared bound (and the base score), else of the largest first gradient."""
         if label_bound:
-            return exponent_of([label_bound, base_margin])
-        return exponent_of(base_margin - labels)
+            return exponent_of([label_bound, *base_margins])
+        return exponent_of(base_margins[0] - labels)
 
     def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
         """Bound of gradients: 4 times the largest exponent told."""
@@ -217,21 +240,25 @@ def label_scale(exponents: Sequence[int], config: VerticalXGBoostConfig) -> Fixe
     return FixedPointScale(config.fixed_point_bits, common_exponent(exponents))
 
 
-def base_score_of(
-    label_sum: int, num_rows: int, scale: FixedPointScale, config: VerticalXGBoostConfig
-) -> float:
-    """Return the given base score, else the mean of the training labels.
+def base_scores_of(
+    label_sums: Sequence[int],
+    num_rows: int,
+    scale: FixedPointScale,
+    config: VerticalXGBoostConfig,
+) -> tuple[float, ...]:
+    """Return the given base score for each root, else what the training labels give.
 
     Parameters
     ----------
-    label_sum : int
-        Sum of ``label_scale.encode(labels)`` over the training rows of all owners.
+    label_sums : sequence of int
+        `Objective.label_sums` over the training rows of all owners.
     num_rows : int
         Training rows, 1 or more.
     scale : FixedPointScale
         Of the labels.
     config : VerticalXGBoostConfig
     """
+    objective = objective_of(config)
     if config.given_base_score is not None:
-        return config.given_base_score
-    return float(scale.decode(label_sum)) / num_rows
+        return (config.given_base_score,) * objective.num_roots
+    return objective.base_scores(label_sums, num_rows, scale)

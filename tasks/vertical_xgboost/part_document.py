@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from tasks.site.faults import SiteFault
 
 FORMAT = "fedapp/vertical-xgboost-part"
-VERSION = 2
-"""Version 1 were arrays of NumPy."""
+VERSION = 3
+"""Version 1 were arrays of NumPy; version 2, which can be read, has one margin a row."""
 
 Setting = bool | int | float | str
 _Count = Annotated[int, Field(ge=0)]
@@ -84,7 +84,7 @@ class PartForm(_Form):
     settings: dict[str, Setting]
     features: list[str]
     objective: str
-    base_margin: FiniteFloat
+    base_margins: Annotated[list[FiniteFloat], Field(min_length=1)]
     eta: FiniteFloat
     trees: list[TreeForm]
     records: list[RecordForm]
@@ -100,19 +100,17 @@ class PartForm(_Form):
         """
         if self.party not in self.parties or self.parties != sorted(set(self.parties)):
             raise ValueError("parties")
-        owned = 0
+        owned, num_roots = 0, len(self.base_margins)
         for tree in self.trees:
             splits = [split.node for split in tree.splits]
-            reached = {0} | {
-                child for at in range(len(splits)) for child in (2 * at + 1, 2 * at + 2)
-            }
             leaves = [leaf.node for leaf in tree.leaves]
+            reached = set(range(num_roots + 2 * len(splits)))
             if set(splits) & set(leaves) or {*splits, *leaves} != reached:
                 raise ValueError("nodes of a tree")
             if len(splits) + len(leaves) != len(reached):
                 raise ValueError("nodes of a tree")
             for at, node in enumerate(splits):
-                if node >= 2 * at + 1:
+                if node >= num_roots + 2 * at:
                     raise ValueError("a split in front of its parent")
             for split in tree.splits:
                 if split.source not in self.parties:
@@ -164,11 +162,14 @@ def read_document(text: str, *, what: str) -> PartForm:
         raise _bad(what, "has no version")
     if version > VERSION:
         raise _bad(what, f"is of version {version}, newer than this software's ({VERSION})")
-    if version != VERSION:
-        raise _bad(what, f"is of version {version}; {VERSION} can be read")
+    if version not in (2, VERSION):
+        raise _bad(what, f"is of version {version}; 2 and {VERSION} can be read")
     part = document.get("part")
     if not isinstance(part, dict) or _checksum(part) != document.get("checksum"):
         raise _bad(what, "was altered: its checksum is another one")
+    if version == 2 and "base-margin" in part:
+        part = {**part, "base-margins": [part["base-margin"]]}
+        del part["base-margin"]
     try:
         read = PartForm.model_validate(part)
         read.check()

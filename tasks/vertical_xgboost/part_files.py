@@ -120,9 +120,9 @@ def keep_part(
         names=tuple(names),
         feature_names=site.table.feature_names,
         objective=party.config.objective,
-        base_margin=party.base_margin,
+        base_margins=party.base_margins,
         eta=party.config.eta,
-        trees=tuple(_known_tree(tree, names) for tree in party.finished),
+        trees=tuple(_known_tree(tree, names, len(party.base_margins)) for tree in party.finished),
         lookup=party.lookup,
         code=site.code,
         settings=party.config.model_dump(by_alias=True, exclude={"data", "model", "mode"}),
@@ -132,12 +132,12 @@ def keep_part(
         part.first(num_trees).save(path)
 
 
-def _known_tree(tree: KnownTree, names: Sequence[str]) -> PartTree:
+def _known_tree(tree: KnownTree, names: Sequence[str], num_roots: int) -> PartTree:
     splits = {
         node: PartSplit(names[split.source], split.record, split.candidate.missing_left)
         for node, split in tree.splits.items()
     }
-    return PartTree(splits, tree.weights, tree.covers)
+    return PartTree(splits, tree.weights, tree.covers, num_roots)
 
 
 def trim_part(name: str, *, num_trees: int, folder: str, model_dir: str, run: str) -> None:

@@ -21,7 +21,6 @@ from tasks.privacy import gaussian
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
-from tasks.vertical_xgboost.party_arrays import children_of
 
 NEIGHBOURS = (
     "one row's label is another one; rows, columns, base score and splits are the same, the exact "
@@ -217,21 +216,20 @@ class Sourced(Protocol):
         """Place of the source."""
 
 
-def sources_above(splits: Mapping[int, Sourced]) -> dict[int, int]:
-    """Source of the split above each node but the root.
+def sources_above(
+    splits: Mapping[int, Sourced], children: Mapping[int, tuple[int, int]]
+) -> dict[int, int]:
+    """Source of the split above each node but roots.
 
     Parameters
     ----------
     splits : mapping of int to split
-        Of one tree, in the order in which they were made: children are numbered in that order.
+    children : mapping of int to (int, int)
+        Of each split.
 
     Returns
     -------
     dict of int to int
         Node to place.
     """
-    return {
-        child: splits[node].source
-        for node, children in children_of(splits).items()
-        for child in children
-    }
+    return {child: splits[node].source for node, pair in children.items() for child in pair}

@@ -30,7 +30,14 @@ from tasks.vertical_xgboost.histograms import (
 )
 from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.objectives import Objective, objective_of
-from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, NodeArray, Record, move_down
+from tasks.vertical_xgboost.tree import (
+    GrowingTree,
+    LookupTable,
+    NodeArray,
+    Record,
+    move_down,
+    on_roots,
+)
 
 
 @dataclass(frozen=True)
@@ -132,11 +139,12 @@ class Party:
     maps : tuple of (features, n) uint8
         Buckets of own rows for each source.
     scales : GradientScales
-    base_margin : float
-    margins : (n,) float64
+    base_margins : tuple of float
+        Prediction before the first tree, one a root.
+    margins : (roots, n) float64
         Prediction with all finished trees.
-    nodes : (n,) int32
-        Node of each row in the growing tree.
+    nodes : (roots, n) int32
+        Node of each row in the growing tree, below each root.
     tree : GrowingTree of KnownSplit
     level : list of int
         Nodes that the level under way is on.
@@ -155,11 +163,11 @@ class Party:
     layouts: tuple[CandidateLayout, ...]
     maps: tuple[BucketMap, ...]
     scales: GradientScales
-    base_margin: float
+    base_margins: tuple[float, ...]
     margins: FloatArray
     nodes: NodeArray
     tree: GrowingTree[KnownSplit]
-    level: list[int] = field(default_factory=lambda: [0])
+    level: list[int] = field(default_factory=list)
     weights: dict[int, float] = field(default_factory=dict)
     finished: list[KnownTree] = field(default_factory=list)
     lookup: LookupTable = field(default_factory=LookupTable)
@@ -234,19 +242,21 @@ class Party:
         return earlier + sum(split is not None and split.source == source for split in splits)
 
     def _move(self, level: Sequence[int]) -> None:
+        roots = self.tree.roots
         for node in level:
             split = self.tree.splits.get(node)
             if split is not None:
                 at = split.source
                 left = bucket_left(self.maps[at], self.layouts[at], split.candidate)
-                move_down(self.nodes, node, self.tree.children[node], left)
+                move_down(self.nodes[roots[node]], node, self.tree.children[node], left)
 
     def _finish_tree(self) -> None:
         covers = self._own_covers()
         add_leaves(self.margins, self.nodes, self.weights, eta=self.config.eta)
         self.finished.append(KnownTree(self.tree.splits, self.weights, covers))
-        self.tree, self.weights = GrowingTree(self.config.max_depth), {}
-        self.nodes = np.zeros_like(self.nodes)
+        num_roots, num_rows = self.nodes.shape
+        self.tree, self.weights = GrowingTree(self.config.max_depth, num_roots), {}
+        self.nodes = on_roots(num_roots, num_rows)
 
     def _own_covers(self) -> dict[int, float]:
         leaves = self.tree.leaves
@@ -261,7 +271,7 @@ class Party:
         scale = self.objective.loss_scale(self.scales)
         sums = []
         for rows in (self.is_training, ~self.is_training):
-            margins, labels = self.margins[rows], self.labels[rows]
+            margins, labels = self.margins[:, rows], self.labels[rows]
             sums.append(int(scale.encode(self.objective.losses(margins, labels)).sum()))
             sums.append(self.objective.hits(margins, labels))
         return np.array(sums, dtype=np.int64)
@@ -274,10 +284,10 @@ class LevelSums:
     Parameters
     ----------
     party : Party
-    values : (2, n) int64
+    values : (2, roots, n) int64
         Gradients and Hessians as whole numbers.
-    slots : (n,) intp
-        Place of each row's node among the open ones.
+    slots : (roots, n) intp
+        Place of each row's node below each root among the open ones.
     """
 
     party: Party

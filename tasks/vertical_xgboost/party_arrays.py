@@ -12,7 +12,7 @@ from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import GradientScales
 from tasks.vertical_xgboost.party import KnownSplit, KnownTree, OwnColumns, Party
-from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, Record
+from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, Record, children_of
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -63,7 +63,7 @@ def party_to_arrays(party: Party) -> dict[str, NDArray[np.generic]]:
             ],
             dtype=np.int64,
         ),
-        "base-margin": np.array([party.base_margin]),
+        "base-margins": np.array(party.base_margins),
         "records": np.array(
             [[r.column, r.threshold, r.missing_left] for r in party.lookup.records],
             dtype=np.float64,
@@ -85,9 +85,10 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         )
     )
     *finished, growing = trees_from_arrays(arrays, num_trees=num_finished + 1)
-    tree: GrowingTree[KnownSplit] = GrowingTree(config.max_depth)
+    base_margins = tuple(map(float, arrays["base-margins"].tolist()))
+    tree: GrowingTree[KnownSplit] = GrowingTree(config.max_depth, len(base_margins))
     tree.splits, tree.depth, tree.num_nodes = growing.splits, depth, num_nodes
-    tree.children = children_of(growing.splits)
+    tree.children = children_of(growing.splits, tree.num_roots)
     tree.open_nodes = list(map(int, arrays["open-nodes"].tolist()))
     records = [Record(int(c), float(t), bool(m)) for c, t, m in arrays["records"].tolist()]
     return Party(
@@ -99,7 +100,7 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         layouts=layouts,
         maps=tuple(np.split(arrays["maps"].astype(np.uint8), ends)),
         scales=GradientScales.of(bits=config.fixed_point_bits, gradient_exponent=exponent),
-        base_margin=float(arrays["base-margin"].astype(np.float64)[0]),
+        base_margins=base_margins,
         margins=arrays["margins"].astype(np.float64),
         nodes=arrays["nodes"].astype(np.int32),
         tree=tree,
@@ -108,11 +109,6 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         finished=finished,
         lookup=LookupTable(records),
     )
-
-
-def children_of(splits: Mapping[int, object]) -> dict[int, tuple[int, int]]:
-    """Children of each split node: numbers are given in the order in which nodes are split."""
-    return {node: (2 * at + 1, 2 * at + 2) for at, node in enumerate(splits)}
 
 
 def trees_to_arrays(trees: Sequence[KnownTree]) -> dict[str, NDArray[np.generic]]:

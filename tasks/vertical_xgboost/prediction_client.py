@@ -74,7 +74,7 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
         )
     features_of(part, site.table)
     tell_unknown(site.table.unknown)
-    response(np.zeros(0), part.objective)
+    response(np.zeros((part.num_roots, 0)), part.objective)
     plain = site.config.model_copy(update={"encryption": "none"})  # nothing to add up
     secrets = Secrets.draw(context, site.name, plain)
     table = site.table
@@ -287,16 +287,16 @@ class _Step:
         sums = arrays["sums"].astype(np.float64)
         found: Sealed = {}
         for to, mask in rows.items():
-            words = self._masked(to, sums[mask]).words
+            words = self._masked(to, sums[:, mask]).words
             if to == self.site.name:
                 arrays["words"] = words
             else:
-                full = (2 * self.num_rows + 1) * _WORD.itemsize
+                full = (2 * sums.size + 1) * _WORD.itemsize
                 found[to] = self._seal(SUMS, to, words.astype(_WORD).tobytes(), pad_to=full)
         return {SUMS: found}
 
     def _masked(self, asker: str, sums: FloatArray) -> MaskedVector:
-        values = split_reals.split(sums, num_sites=len(self.peers.names))
+        values = split_reals.split(sums.ravel(), num_sites=len(self.peers.names))
         step = sums_step(self.peers.names.index(asker))
         two = self.site.config.allow_two_parties
         return self.secrets.mask(self.peers, values, step=step, two=two)
@@ -335,7 +335,8 @@ class _Step:
         sums = split_reals.join(
             unmask_sum(masked, roster=roster, step=step), num_sites=len(roster.names)
         )
-        return self.part.base_margin + single_leaves(self.part) + sums
+        start = np.array(self.part.base_margins) + single_leaves(self.part)
+        return start[:, np.newaxis] + sums.reshape(len(start), -1)
 
     def _rows_of(self, asker: str, arrays: Mapping[str, NDArray[np.generic]]) -> BoolArray:
         if self.asker:

@@ -21,6 +21,6 @@ def predictions_text(ids: Sequence[str], margins: FloatArray, objective: str) ->
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", "margin", "prediction"])
-    predicted = response(margins, objective).tolist()
-    writer.writerows(zip(ids, margins.tolist(), predicted, strict=True))
+    predicted = response(margins, objective)
+    writer.writerows(zip(ids, *margins.tolist(), *predicted.tolist(), strict=True))
     return text.getvalue()

@@ -15,10 +15,10 @@ from scipy.special import expit
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.fixed_point import FloatArray
-from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree
 from tasks.vertical_xgboost.rows import PartyTable
-from tasks.vertical_xgboost.tree import move_down
+from tasks.vertical_xgboost.tree import move_down, on_roots
 
 
 def features_of(part: ModelPart, table: PartyTable) -> Float32Array:
@@ -54,7 +54,7 @@ def num_records(part: ModelPart, source: str) -> int:
 
 
 def margins_by_sides(part: ModelPart, sides: Mapping[str, BoolArray], num_rows: int) -> FloatArray:
-    """Margins of rows whose sides are known at every split, (n,).
+    """Margins of rows whose sides are known at every split, (roots, n).
 
     Added up tree after tree, as in the training: equal to its margins to the last bit.
 
@@ -65,19 +65,24 @@ def margins_by_sides(part: ModelPart, sides: Mapping[str, BoolArray], num_rows: 
     sides : mapping of source to (records, n) bool
     num_rows : int
     """
-    margins = np.full(num_rows, part.base_margin)
+    margins = base_layer(part.base_margins, num_rows)
     for tree in part.trees:
-        nodes = np.zeros(num_rows, dtype=np.int32)
+        nodes = on_roots(tree.num_roots, num_rows)
         for node in sorted(tree.splits):  # a parent's number is below its children's
             split = tree.splits[node]
-            move_down(nodes, node, tree.children[node], sides[split.source][split.record])
+            left = sides[split.source][split.record]
+            move_down(nodes[tree.roots[node]], node, tree.children[node], left)
         add_leaves(margins, nodes, tree.weights, eta=part.eta)
     return margins
 
 
-def single_leaves(part: ModelPart) -> float:
-    """What trees without a split add to every row."""
-    return sum(part.eta * tree.weights[0] for tree in part.trees if not tree.splits)
+def single_leaves(part: ModelPart) -> FloatArray:
+    """What trees without a split add to every row, (roots,)."""
+    added = np.zeros(part.num_roots)
+    for tree in part.trees:
+        for root in range(part.num_roots):
+            added[root] += part.eta * tree.weights.get(root, 0.0)
+    return added
 
 
 def num_levels(part: ModelPart) -> int:
@@ -119,7 +124,7 @@ def response(margins: FloatArray, objective: str) -> FloatArray:
 
 
 Place = tuple[int, int]
-"""A node: number of the tree from 0, and of the node in it."""
+"""A node: number of the tree (of a round) from 0, and of the node in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +134,7 @@ class Wave:
     Parameters
     ----------
     part : ModelPart
-    sums : (n,) float64
+    sums : (roots, n) float64
         Weights times eta of the leaves that rows have reached below the party's own splits.
     arrived : mapping of Place to (n,) bool
         Rows at the splits of this level that are the party's own, and at leaves that it tells.
@@ -142,10 +147,14 @@ class Wave:
     @classmethod
     def start(cls, part: ModelPart, num_rows: int) -> Wave:
         """All rows at all roots that are the party's own."""
-        trees = enumerate(part.trees)
-        roots = [(at, 0) for at, tree in trees if _owner(part, tree, 0) == part.name]
+        roots = [
+            (at, root)
+            for at, tree in enumerate(part.trees)
+            for root in range(part.num_roots)
+            if _owner(part, tree, root) == part.name
+        ]
         every = np.ones(num_rows, dtype=np.bool_)
-        return cls(part, np.zeros(num_rows), dict.fromkeys(roots, every))
+        return cls(part, np.zeros((part.num_roots, num_rows)), dict.fromkeys(roots, every))
 
     def step(self, sides: BoolArray) -> tuple[Wave, dict[str, list[BoolArray]]]:
         """Move rows one level down.
@@ -168,7 +177,7 @@ class Wave:
         for (at, node), rows in self.arrived.items():
             tree = part.trees[at]
             if node in tree.weights:
-                sums[rows] += part.eta * tree.weights[node]
+                sums[tree.roots[node], rows] += part.eta * tree.weights[node]
                 continue
             left = sides[tree.splits[node].record]
             for child, here in zip(tree.children[node], (rows & left, rows & ~left), strict=True):
@@ -176,7 +185,7 @@ class Wave:
                 if owner != part.name:
                     handed_on.setdefault(owner, {})[at, child] = here
                 elif child in tree.weights:
-                    sums[here] += part.eta * tree.weights[child]
+                    sums[tree.roots[child], here] += part.eta * tree.weights[child]
                 else:
                     arrived[at, child] = here
         ordered = {to: [found[at] for at in sorted(found)] for to, found in handed_on.items()}

@@ -65,7 +65,7 @@ def sealed_offers(
         source=source,
         num_nodes=len(party.level),
     )
-    above = sources_above(party.tree.splits)
+    above = sources_above(party.tree.splits, party.tree.children)
 
     def seal(node: int, place: int, weights: Sequence[float]) -> Sealed:
         """Weights of leaves for each party, noisy for the source of the split above them."""

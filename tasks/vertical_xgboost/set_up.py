@@ -14,12 +14,13 @@ from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import GradientScales, IntArray
 from tasks.vertical_xgboost.labels import check_ownership
-from tasks.vertical_xgboost.objectives import label_scale
+from tasks.vertical_xgboost.leaves import base_layer
+from tasks.vertical_xgboost.objectives import label_scale, objective_of
 from tasks.vertical_xgboost.party import OwnColumns, Party
 from tasks.vertical_xgboost.party_arrays import columns_from_arrays
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.secret_order import secret_permutation
-from tasks.vertical_xgboost.tree import GrowingTree
+from tasks.vertical_xgboost.tree import GrowingTree, on_roots
 
 _MAP = "fedapp/bucket-map/1"
 
@@ -31,9 +32,9 @@ def label_sums(
 
     Returns
     -------
-    (3,) int64
-        Sum of its training labels as whole numbers (0 where the base score is given), training
-        rows and rows whose labels it owns.
+    (sums + 2,) int64
+        Sums of its training labels (`Objective.label_sums`; 0 where the base score is given),
+        training rows and rows whose labels it owns.
 
     Raises
     ------
@@ -42,12 +43,13 @@ def label_sums(
     """
     own = table.owns
     training = own & ~table.is_evaluation
-    total = 0
+    objective = objective_of(config)
+    sums = [0] * objective.num_roots
     if config.given_base_score is None:
         scale = label_scale([label_exponent], config)
         scale.bound_of_sum(len(table.ids))
-        total = int(scale.encode(table.labels[training]).sum())
-    return np.array([total, np.count_nonzero(training), np.count_nonzero(own)], dtype=np.int64)
+        sums = objective.label_sums(table.labels[training], scale)
+    return np.array([*sums, np.count_nonzero(training), np.count_nonzero(own)], dtype=np.int64)
 
 
 def owned_rows(opened: Mapping[str, bytes], num_rows: int) -> dict[str, BoolArray]:
@@ -171,7 +173,7 @@ def new_party(
     labels = arrays["labels"].astype(np.float64)
     others = [maps[name] for name in sorted(maps)]
     own_map = arrays["own-map"].astype(np.uint8)
-    base_margin = float(arrays["base-margin"].astype(np.float64)[0])
+    base_margins = arrays["base-margins"].astype(np.float64)
     return Party(
         config=config,
         place=place,
@@ -181,8 +183,8 @@ def new_party(
         layouts=layouts,
         maps=(*others[:place], own_map, *others[place:]),
         scales=GradientScales.of(bits=config.fixed_point_bits, gradient_exponent=gradient_exponent),
-        base_margin=base_margin,
-        margins=np.full(len(labels), base_margin),
-        nodes=np.zeros(len(labels), dtype=np.int32),
-        tree=GrowingTree(config.max_depth),
+        base_margins=tuple(base_margins.tolist()),
+        margins=base_layer(base_margins, len(labels)),
+        nodes=on_roots(len(base_margins), len(labels)),
+        tree=GrowingTree(config.max_depth, len(base_margins)),
     )

@@ -8,6 +8,7 @@ with what the party has told already.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -34,14 +35,18 @@ def check_label_exponent(told: int, labels: FloatArray, config: VerticalXGBoostC
     _check_exponent(told, own, config, name="label-exponent")
 
 
-def check_base_margin(
-    margin: float, config: VerticalXGBoostConfig, *, label_exponent: int, num_training: int
+def check_base_margins(
+    margins: Sequence[float],
+    config: VerticalXGBoostConfig,
+    *,
+    label_exponent: int,
+    num_training: int,
 ) -> None:
-    """Refuse a base margin that belongs to no base score of this run.
+    """Refuse base margins that belong to no base score of this run.
 
     Parameters
     ----------
-    margin : float
+    margins : sequence of float
     config : VerticalXGBoostConfig
     label_exponent : int
         That was told and accepted.
@@ -53,20 +58,21 @@ def check_base_margin(
     SiteFault
         ``"bad-request"``.
     """
-    given = config.given_base_score
+    objective, given = objective_of(config), config.given_base_score
+    largest = max(map(abs, margins), default=0.0)
     if given is not None:
-        fits = margin == objective_of(config).base_margin(given)
+        fits = set(margins) == {objective.base_margin(given)}
     elif config.objective == "binary:logistic":
         # Of the mean of n labels of both classes: log(k / (n - k)).
-        fits = abs(margin) <= math.log(max(num_training, 1))
+        fits = largest <= math.log(max(num_training, 1))
     else:
-        fits = abs(margin) <= math.ldexp(1.0, label_exponent)
-    if not fits:
-        raise SiteFault("bad-request", "base-margin: of no base score that this run can have")
+        fits = largest <= math.ldexp(1.0, label_exponent)
+    if not fits or len(margins) != objective.num_roots:
+        raise SiteFault("bad-request", "base-margins: of no base score that this run can have")
 
 
 def check_gradient_exponent(
-    told: int, labels: FloatArray, base_margin: float, config: VerticalXGBoostConfig
+    told: int, labels: FloatArray, base_margins: Sequence[float], config: VerticalXGBoostConfig
 ) -> None:
     """Refuse a bound of all gradients that cannot be one.
 
@@ -75,7 +81,7 @@ def check_gradient_exponent(
     told : int
     labels : (n,) float64
         Own labels, evaluation rows included.
-    base_margin : float
+    base_margins : sequence of float
     config : VerticalXGBoostConfig
 
     Raises
@@ -85,7 +91,7 @@ def check_gradient_exponent(
     """
     objective = objective_of(config)
     own = objective.gradient_exponent(
-        labels, base_margin=base_margin, label_bound=config.label_bound
+        labels, base_margins=base_margins, label_bound=config.label_bound
     )
     least = objective.gradient_scales([own], bits=config.fixed_point_bits).gradient.exponent
     _check_exponent(told, least, config, name="gradient-exponent")

@@ -1,13 +1,15 @@
 """A tree as it grows, as the server knows it, and as the owner of a split knows it.
 
-Nodes are numbered alike by everybody: the root is 0, and the children of a level's splits take the
-next numbers in the order of their parents, left before right. A level is what is decided together:
-all open nodes, unless the server leaves some for later.
+A round of boosting adds one tree for each margin of a row: one, or one a class. The trees of a
+round grow together, as one with as many roots, and are called a tree here. Nodes are numbered alike
+by everybody: root r is r, and the children of a level's splits take the next numbers in the order
+of their parents, left before right. A row is on one node below each root. A level is what is
+decided together: all open nodes, unless the server leaves some for later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -28,6 +30,8 @@ class GrowingTree(Generic[S]):
     ----------
     max_depth : int
         Levels of splits, 0 or more.
+    num_roots : int
+        Margins of a row, 1 or more.
 
     Attributes
     ----------
@@ -41,19 +45,23 @@ class GrowingTree(Generic[S]):
         Levels that were added.
     """
 
-    def __init__(self, max_depth: int) -> None:
+    def __init__(self, max_depth: int, num_roots: int) -> None:
         self.max_depth = max_depth
+        self.num_roots = num_roots
         self.splits: dict[int, S] = {}
         self.children: dict[int, tuple[int, int]] = {}
         self.depth = 0
-        self.num_nodes = 1
-        self.open_nodes = [0]
+        self.num_nodes = num_roots
+        self.open_nodes = list(range(num_roots))
+
+    @property
+    def roots(self) -> dict[int, int]:
+        """Root above each node."""
+        return roots_of(self.children, self.num_roots)
 
     def are_last(self, nodes: Sequence[int]) -> list[bool]:
         """Whether children of each of these nodes are leaves in any case."""
-        depths = {0: 0}
-        for parent, children in self.children.items():
-            depths |= dict.fromkeys(children, depths[parent] + 1)
+        depths = depths_of(self.children, self.num_roots)
         return [depths[node] + 1 >= self.max_depth for node in nodes]
 
     @property
@@ -92,13 +100,40 @@ class GrowingTree(Generic[S]):
         self.open_nodes = sorted(still_open)
 
 
+def children_of(splits: Iterable[int], num_roots: int) -> dict[int, tuple[int, int]]:
+    """Children of each split node: numbers are given in the order in which nodes are split."""
+    first = num_roots
+    return {node: (first + 2 * at, first + 2 * at + 1) for at, node in enumerate(splits)}
+
+
+def roots_of(children: Mapping[int, tuple[int, int]], num_roots: int) -> dict[int, int]:
+    """Root above each node, itself above a root; `children` in the order of splits."""
+    roots = {root: root for root in range(num_roots)}
+    for parent, pair in children.items():
+        roots |= dict.fromkeys(pair, roots[parent])
+    return roots
+
+
+def depths_of(children: Mapping[int, tuple[int, int]], num_roots: int) -> dict[int, int]:
+    """Depth of each node, 0 of a root; `children` in the order of splits."""
+    depths = dict.fromkeys(range(num_roots), 0)
+    for parent, pair in children.items():
+        depths |= dict.fromkeys(pair, depths[parent] + 1)
+    return depths
+
+
+def on_roots(num_roots: int, num_rows: int) -> NodeArray:
+    """Nodes of rows that no split has moved yet, (roots, n) int32."""
+    return np.repeat(np.arange(num_roots, dtype=np.int32)[:, np.newaxis], num_rows, axis=1)
+
+
 def move_down(nodes: NodeArray, node: int, children: tuple[int, int], left: BoolArray) -> None:
     """Move the rows of a split node to its children, in place.
 
     Parameters
     ----------
     nodes : (n,) int32
-        Node of each row.
+        Node of each row below one root.
     node : int
     children : (int, int)
     left : (n,) bool
@@ -183,15 +218,17 @@ class OwnedTree:
     splits : mapping of int to OwnedSplit
     children : mapping of int to (int, int)
         Of the split nodes; every other node is a leaf.
+    num_roots : int
     """
 
     splits: Mapping[int, OwnedSplit]
     children: Mapping[int, tuple[int, int]]
+    num_roots: int = 1
 
     @property
     def num_nodes(self) -> int:
         """Nodes, leaves included."""
-        return 2 * len(self.splits) + 1
+        return 2 * len(self.splits) + self.num_roots
 
     @property
     def leaves(self) -> list[int]:
@@ -201,18 +238,20 @@ class OwnedTree:
     def route(
         self, tables: Mapping[str, LookupTable], features: Mapping[str, Float32Array], num_rows: int
     ) -> NodeArray:
-        """Leaf of each row, where all parties' tables are at hand.
+        """Leaf of each row below each root, where all parties' tables are at hand: (roots, n).
 
         Parameters
         ----------
         tables, features : mapping of source to LookupTable and to (n, p) float32
         num_rows : int
         """
-        nodes = np.zeros(num_rows, dtype=np.int32)
+        nodes = on_roots(self.num_roots, num_rows)
+        roots = roots_of(self.children, self.num_roots)
         for node in sorted(self.splits):  # a parent's number is below its children's
             split = self.splits[node]
             record = tables[split.source].records[split.record]
-            move_down(nodes, node, self.children[node], record.goes_left(features[split.source]))
+            left = record.goes_left(features[split.source])
+            move_down(nodes[roots[node]], node, self.children[node], left)
         return nodes
 
 
@@ -228,5 +267,6 @@ def text_of(tree: OwnedTree) -> str:
         for child in tree.children.get(node, ()):
             add(child, indent + 1)
 
-    add(0, 0)
+    for root in range(tree.num_roots):
+        add(root, 0)
     return "\n".join(lines)

@@ -122,7 +122,8 @@ def xgboost_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
     any_part = next(iter(parts.values()))
     categories = categories_document(parts)
     names, trees = feature_names(parts), list(_trees_with_sums(parts))
-    base_score = float(response(np.array([any_part.base_margin]), any_part.objective)[0])
+    start = np.array(any_part.base_margins)[:, np.newaxis]
+    base_score = float(response(start, any_part.objective)[0, 0])
     model = {
         "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
         "iteration_indptr": list(range(len(trees) + 1)),
@@ -226,7 +227,7 @@ def _trees_with_sums(parts: Mapping[str, ModelPart]) -> Iterator[tuple[PartTree,
         for node in sorted(shape.children, reverse=True):
             left, right = shape.children[node]
             sums[node] = sums[left] + sums[right]
-        yield PartTree(shape.splits, weights, {}), sums
+        yield PartTree(shape.splits, weights, {}, shape.num_roots), sums
 
 
 def _means(tree: PartTree, sums: Mapping[int, _Sums], eta: float) -> dict[int, float]:
