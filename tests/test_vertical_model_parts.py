@@ -192,15 +192,6 @@ def test_a_file_of_version_2_has_one_margin_a_row(trained: SimulationResult) -> 
     read = ModelPart.load(edited(path, older))
     assert read.model_digest == part.model_digest
     assert read.base_margins == part.base_margins
-    with pytest.raises(SiteFault, match=r"field of another form \(base-margins\)"):
-        ModelPart.load(
-            edited(
-                path,
-                lambda document: (
-                    document.update(version=2) or older(document) or document.update(version=3)
-                ),
-            )
-        )
 
 
 def test_a_file_that_is_cut_short_or_gone_is_named(
