@@ -117,7 +117,7 @@ def test_a_view_holds_no_label_of_others(exact: Attacked) -> None:
 def test_leaves_of_own_rows_are_those_that_the_party_had_in_the_training(exact: Attacked) -> None:
     for place in range(PARTIES):
         view = view_of(f"site-{place}", exact.parts, exact.tables)
-        assert np.array_equal(view.own_leaves, np.stack(exact.leaves[place]))
+        assert np.array_equal(view.own_leaves, np.concatenate(exact.leaves[place]))
 
 
 @pytest.mark.parametrize("party", ["site-0", "site-1", "site-2"])
