@@ -118,7 +118,7 @@ def _one_a_words(said: Sequence[tuple[str, str, bool]]) -> list[Finding]:
 
 
 def _describe_survival_site(node: Mapping[str, Value], config: RunConfig) -> str:
-    from fedapp.client_app import prepare_survival_site
+    from fedapp.prepared_sites import prepare_survival_site
 
     site = prepare_survival_site(node, config)
     return (
@@ -129,7 +129,7 @@ def _describe_survival_site(node: Mapping[str, Value], config: RunConfig) -> str
 
 
 def _describe_roc_glm_site(node: Mapping[str, Value], config: RunConfig) -> str:
-    from fedapp.client_app import prepare_roc_glm_site
+    from fedapp.prepared_sites import prepare_roc_glm_site
     from fedapp.roc_glm_run import model_text
 
     rows = prepare_roc_glm_site(node, config, model=model_text(config.roc_glm.model)).rows

@@ -1,4 +1,4 @@
-"""``fedapp``: check, config, run, report, predict, export-model, identity, audit.
+"""``fedapp``: check, config, run, report, predict, export-model, identity, audit, site-ledger.
 
 A thin layer over ``flwr run`` and the modules.
 
@@ -109,6 +109,15 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("run", type=Path, metavar="RUN", help="run folder")
     audit.add_argument("--json", type=Path, help="write the figures to this file")
     audit.set_defaults(command=_audit)
+
+    ledger = commands.add_parser(
+        "site-ledger", help="what a site has spent of its epsilon over all runs, and what is left"
+    )
+    ledger.add_argument("folder", type=Path, metavar="STATE_DIR", help="state-dir of the site")
+    ledger.add_argument("--max-epsilon", type=float, help="default: that of the latest run")
+    ledger.add_argument("--max-delta", type=float, help="default: that of the latest run")
+    ledger.add_argument("--json", action="store_true", help="as JSON")
+    ledger.set_defaults(command=_site_ledger)
     return parser
 
 
@@ -263,6 +272,20 @@ def _audit(options: argparse.Namespace) -> int:
     print(table_of(document))
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _site_ledger(options: argparse.Namespace) -> int:
+    from fedapp.site_ledger import ledger_document, table_of
+
+    try:
+        document = ledger_document(
+            options.folder, max_epsilon=options.max_epsilon, max_delta=options.max_delta
+        )
+    except SiteFault as fault:
+        print(f"fedapp: {fault}", file=sys.stderr)
+        return EXIT_CODES["failed"]
+    print(json.dumps(document, indent=2) if options.json else table_of(document))
     return 0
 
 

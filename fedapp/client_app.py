@@ -3,29 +3,20 @@ message of a deployed run starts a process and torch alone takes seconds to impo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING
-
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedapp import run_config
 from fedapp.fingerprint import code_fingerprint
 from fedapp.hosted_sites import each_hosted_site
+from fedapp.prepared_sites import roc_glm_site, survival_site, vertical_site
+from fedapp.site_limits import within_site_limits
 from tasks.site.client import answering_faults, introduce
-from tasks.site.faults import SiteFault
+from tasks.site.last_answer import answered_again
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.answering import answering_once
 
-if TYPE_CHECKING:
-    from tasks.roc_glm.client import RocGlmSite
-    from tasks.survival.client import SurvivalSite
-    from tasks.vertical_xgboost.site import VerticalSite
-
-app = ClientApp(mods=[each_hosted_site])
-
-Items = tuple[tuple[str, bool | int | float | str], ...]
+# The limits of a site are those of each hosted one, so they come second.
+app = ClientApp(mods=[each_hosted_site, within_site_limits])
 
 
 @app.query("hello")
@@ -51,7 +42,7 @@ def hello(message: Message, context: Context) -> Message:
         context,
         fingerprint=code_fingerprint(),
         site_name=lambda: site_name(context.node_config),
-        check_data=lambda: _survival_site(context) if task == "survival" else None,
+        check_data=lambda: survival_site(context) if task == "survival" else None,
         task_part=task_part,
     )
 
@@ -62,7 +53,7 @@ def survival_statistics(message: Message, context: Context) -> Message:
     """Return moments of the features and counts by time."""
     from tasks.survival import client
 
-    return client.statistics(message, _survival_site(context))
+    return client.statistics(message, survival_site(context))
 
 
 @app.train()
@@ -71,7 +62,10 @@ def survival_train(message: Message, context: Context) -> Message:
     """Evaluate the global model, train it on this site's rows, privatize the update."""
     from tasks.survival import client
 
-    return client.train(message, _survival_site(context))
+    site = survival_site(context)
+    if site.budget is None:
+        return client.train(message, site)
+    return answered_again(message, context, lambda: client.train(message, site))
 
 
 @app.evaluate()
@@ -80,7 +74,7 @@ def survival_evaluate(message: Message, context: Context) -> Message:
     """Evaluate the final model and sum what the baseline hazard is made of."""
     from tasks.survival import client
 
-    return client.evaluate(message, _survival_site(context))
+    return client.evaluate(message, survival_site(context))
 
 
 @app.query("survival_curves")
@@ -89,7 +83,7 @@ def survival_curves(message: Message, context: Context) -> Message:
     """Sum predicted and observed survival by risk group."""
     from tasks.survival import client
 
-    return client.curves(message, _survival_site(context))
+    return client.curves(message, survival_site(context))
 
 
 @app.query("roc_glm_release")
@@ -98,7 +92,7 @@ def roc_glm_release(message: Message, context: Context) -> Message:
     """Release the survivor functions of this site's scores as the configuration lets them leave."""
     from tasks.roc_glm import client
 
-    return client.release(message, _roc_glm_site(context), context)
+    return client.release(message, roc_glm_site(context), context)
 
 
 @app.query("roc_glm_counts")
@@ -107,7 +101,7 @@ def roc_glm_counts(message: Message, context: Context) -> Message:
     """Sum this site's positives under the pooled survivor function of the negatives."""
     from tasks.roc_glm import client
 
-    return client.counts(message, _roc_glm_site(context), context)
+    return client.counts(message, roc_glm_site(context), context)
 
 
 @app.query("roc_glm_fisher")
@@ -116,7 +110,7 @@ def roc_glm_fisher(message: Message, context: Context) -> Message:
     """Sum score vector, information and deviance of the ROC-GLM over this site's positives."""
     from tasks.roc_glm import client
 
-    return client.fisher(message, _roc_glm_site(context), context)
+    return client.fisher(message, roc_glm_site(context), context)
 
 
 @app.query("vertical_invite")
@@ -125,7 +119,7 @@ def vertical_invite(message: Message, context: Context) -> Message:
     """Blind this party's ids for a private set intersection, as its hub."""
     from tasks.vertical_xgboost import alignment_client
 
-    return alignment_client.invite(message, _vertical_site(context), context)
+    return alignment_client.invite(message, vertical_site(context), context)
 
 
 @app.query("vertical_align")
@@ -134,7 +128,7 @@ def vertical_align(message: Message, context: Context) -> Message:
     """Hash or blind this party's ids for the hub, sealed."""
     from tasks.vertical_xgboost import alignment_client
 
-    return alignment_client.align(message, _vertical_site(context), context)
+    return alignment_client.align(message, vertical_site(context), context)
 
 
 @app.query("vertical_match")
@@ -143,7 +137,7 @@ def vertical_match(message: Message, context: Context) -> Message:
     """Find the rows that all parties have, as hub, and tell them sealed."""
     from tasks.vertical_xgboost import alignment_client
 
-    return alignment_client.match(message, _vertical_site(context), context)
+    return alignment_client.match(message, vertical_site(context), context)
 
 
 @app.query("vertical_common")
@@ -152,7 +146,7 @@ def vertical_common(message: Message, context: Context) -> Message:
     """Keep the common rows; tell how large the labels of these are."""
     from tasks.vertical_xgboost import alignment_client
 
-    return alignment_client.common(message, _vertical_site(context), context)
+    return alignment_client.common(message, vertical_site(context), context)
 
 
 @app.query("vertical_labels")
@@ -161,7 +155,7 @@ def vertical_labels(message: Message, context: Context) -> Message:
     """Tell the other parties, sealed, whose labels this one owns; sum its labels under masks."""
     from tasks.vertical_xgboost import client
 
-    return client.labels(message, _vertical_site(context), context)
+    return client.labels(message, vertical_site(context), context)
 
 
 @app.query("vertical_buckets")
@@ -170,7 +164,7 @@ def vertical_buckets(message: Message, context: Context) -> Message:
     """Tell each label owner, sealed, the buckets of its rows."""
     from tasks.vertical_xgboost import client
 
-    return client.buckets(message, _vertical_site(context), context)
+    return client.buckets(message, vertical_site(context), context)
 
 
 @app.query("vertical_histograms")
@@ -179,7 +173,7 @@ def vertical_histograms(message: Message, context: Context) -> Message:
     """Sum gradients for every open node and candidate, encrypted for split clients."""
     from tasks.vertical_xgboost import level_client
 
-    return level_client.histograms(message, _vertical_site(context), context)
+    return level_client.histograms(message, vertical_site(context), context)
 
 
 @app.query("vertical_aggregate")
@@ -188,7 +182,7 @@ def vertical_aggregate(message: Message, context: Context) -> Message:
     """Add up the owners' encrypted sums for this party's columns."""
     from tasks.vertical_xgboost import level_client
 
-    return level_client.aggregate(message, _vertical_site(context), context)
+    return level_client.aggregate(message, vertical_site(context), context)
 
 
 @app.query("vertical_decide")
@@ -197,7 +191,7 @@ def vertical_decide(message: Message, context: Context) -> Message:
     """Decrypt totals and offer the best gain of each source."""
     from tasks.vertical_xgboost import level_client
 
-    return level_client.decide(message, _vertical_site(context), context)
+    return level_client.decide(message, vertical_site(context), context)
 
 
 @app.query("vertical_finish")
@@ -206,7 +200,7 @@ def vertical_finish(message: Message, context: Context) -> Message:
     """Keep this party's part of the model."""
     from tasks.vertical_xgboost import client
 
-    return client.finish(message, _vertical_site(context), context)
+    return client.finish(message, vertical_site(context), context)
 
 
 @app.query("vertical_trim")
@@ -215,7 +209,7 @@ def vertical_trim(message: Message, context: Context) -> Message:
     """Keep fewer trees of this party's part of the model."""
     from tasks.vertical_xgboost import client
 
-    return client.trim(message, _vertical_site(context), context)
+    return client.trim(message, vertical_site(context), context)
 
 
 @app.query("vertical_predict")
@@ -224,7 +218,7 @@ def vertical_predict(message: Message, context: Context) -> Message:
     """Tell others, sealed, sides or rows at this party's splits of a model."""
     from tasks.vertical_xgboost import prediction_client
 
-    return prediction_client.predict(message, _vertical_site(context), context)
+    return prediction_client.predict(message, vertical_site(context), context)
 
 
 @app.query("vertical_predictions")
@@ -233,7 +227,7 @@ def vertical_predictions(message: Message, context: Context) -> Message:
     """Write down the predictions of this party's rows."""
     from tasks.vertical_xgboost import prediction_client
 
-    return prediction_client.predictions(message, _vertical_site(context), context)
+    return prediction_client.predictions(message, vertical_site(context), context)
 
 
 @app.query("vertical_importance")
@@ -251,7 +245,7 @@ def vertical_export(message: Message, context: Context) -> Message:
     """Tell this party's part of the model, if it consents."""
     from tasks.vertical_xgboost import export_client
 
-    return export_client.export(message, _vertical_site(context), context)
+    return export_client.export(message, vertical_site(context), context)
 
 
 @app.query("vertical_stop")
@@ -266,25 +260,7 @@ def vertical_stop(message: Message, context: Context) -> Message:
 def _introduce_survival(context: Context) -> TaskPart:
     from tasks.survival import client
 
-    return client.introduction(_survival_site(context))
-
-
-def _survival_site(context: Context) -> SurvivalSite:
-    return _read_survival_site(
-        context.run_id,
-        tuple(sorted(context.node_config.items())),
-        tuple(sorted(context.run_config.items())),
-    )
-
-
-@lru_cache(maxsize=512)
-def _read_survival_site(run_id: int, node_items: Items, run_items: Items) -> SurvivalSite:
-    """Read a site's rows once a process and run; without the cache the result is the same."""
-    try:
-        config = run_config.read(dict(run_items))
-    except run_config.ConfigError as error:
-        raise SiteFault("bad-configuration", *error.faults) from None
-    return prepare_survival_site(dict(node_items), config)
+    return client.introduction(survival_site(context))
 
 
 def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
@@ -295,167 +271,10 @@ def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
     model = read_request(message.content, HelloRequest.from_record).task.get("model")
     if model:
         site_state.remember_model(context, str(model))
-    return client.introduction(_roc_glm_site(context), context)
-
-
-def _roc_glm_site(context: Context) -> RocGlmSite:
-    from tasks.roc_glm import site_state
-
-    return _read_roc_glm_site(
-        context.run_id,
-        tuple(sorted(context.node_config.items())),
-        tuple(sorted(context.run_config.items())),
-        site_state.known_model(context),
-    )
-
-
-@lru_cache(maxsize=512)
-def _read_roc_glm_site(run_id: int, node_items: Items, run_items: Items, model: str) -> RocGlmSite:
-    """Read a site's rows once a process and run; without the cache the result is the same."""
-    try:
-        config = run_config.read(dict(run_items))
-    except run_config.ConfigError as error:
-        raise SiteFault("bad-configuration", *error.faults) from None
-    return prepare_roc_glm_site(dict(node_items), config, model=model)
+    return client.introduction(roc_glm_site(context), context)
 
 
 def _introduce_vertical(context: Context) -> TaskPart:
     from tasks.vertical_xgboost import client
 
-    return client.introduction(_vertical_site(context), context)
-
-
-def _vertical_site(context: Context) -> VerticalSite:
-    from tasks.vertical_xgboost.alignment_client import aligned_site
-
-    site = _read_vertical_site(
-        context.run_id,
-        tuple(sorted(context.node_config.items())),
-        tuple(sorted(context.run_config.items())),
-    )
-    return aligned_site(site, context)
-
-
-@lru_cache(maxsize=512)
-def _read_vertical_site(run_id: int, node_items: Items, run_items: Items) -> VerticalSite:
-    """Read a party's rows once a process and run; without the cache the result is the same."""
-    try:
-        config = run_config.read(dict(run_items))
-    except run_config.ConfigError as error:
-        raise SiteFault("bad-configuration", *error.faults) from None
-    from fedapp.vertical_party import prepare_vertical_site
-
-    return prepare_vertical_site(dict(node_items), config)
-
-
-def forget_sites() -> None:
-    """Let go of the rows that this process has read for simulated sites."""
-    _read_survival_site.cache_clear()
-    _read_roc_glm_site.cache_clear()
-    _read_vertical_site.cache_clear()
-
-
-def prepare_survival_site(
-    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig
-) -> SurvivalSite:
-    """Read and check the rows of a node for the survival task.
-
-    Raises
-    ------
-    SiteFault
-        With everything that is wrong with the node's configuration or rows.
-    """
-    from fedapp import site_data
-    from tasks.survival.client import SurvivalSite
-
-    survival = config.survival
-    if config.general.seeded_noise and _is_deployed(node_config):
-        raise SiteFault(
-            "seeded-noise",
-            "seeded-noise = true: only in simulation; noise from a known seed protects nobody",
-        )
-    bundled = site_data.bundled_set(node_config, data=survival.data)
-    time = survival.time or (bundled.time if bundled else "time")
-    event = survival.event or (bundled.event if bundled else "event")
-    frame = site_data.load_frame(
-        node_config,
-        data=survival.data,
-        partition=site_data.Partition(
-            kind=survival.partition,
-            alpha=survival.dirichlet_alpha,
-            column=survival.partition_column,
-            time=time,
-            event=event,
-            event_value=survival.event_value,
-        ),
-        design=survival.design,
-        seed=config.general.seed,
-    )
-    if bundled:
-        frame = site_data.decode(frame, bundled.encoding, columns=survival.declared_categories)
-    return SurvivalSite.prepare(
-        frame,
-        name=site_data.site_name(node_config),
-        data_set=bundled.name if bundled else "",
-        time=time,
-        event=event,
-        config=survival,
-        seed=config.general.seed,
-        noise_seed=config.general.seed if config.general.seeded_noise else None,
-    )
-
-
-def _is_deployed(node_config: Mapping[str, run_config.Value]) -> bool:
-    """Whether a node has rows of its own: neither a part of simulated data nor a frame."""
-    from fedapp import site_data
-
-    if "partition-id" in node_config and "data-path" not in node_config:
-        return False
-    return not str(node_config.get("data-path", "")).startswith(site_data.MEMORY_PREFIX)
-
-
-def prepare_roc_glm_site(
-    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig, *, model: str = ""
-) -> RocGlmSite:
-    """Read and check the rows of a node for the ROC-GLM task.
-
-    Parameters
-    ----------
-    node_config : mapping
-        Of the node.
-    config : RunConfig
-    model : str
-        Model file that the server sent; ``""``: the rows have scores.
-
-    Raises
-    ------
-    SiteFault
-        With everything that is wrong with the node's configuration or rows.
-    """
-    from fedapp import site_data
-    from tasks.roc_glm.client import RocGlmSite
-    from tasks.roc_glm.score_model import ScoreModel
-
-    roc_glm = config.roc_glm
-    is_deployed = _is_deployed(node_config)
-    if config.general.seeded_noise and is_deployed and not roc_glm.allow_seeded_noise:
-        raise SiteFault(
-            "seeded-noise",
-            "seeded-noise = true: on real site data only with roc-glm.allow-seeded-noise = true",
-        )
-    frame = site_data.load_frame(node_config, data=roc_glm.data, seed=config.general.seed)
-    bundled = site_data.bundled_set(node_config, data=roc_glm.data)
-    classifier = ScoreModel.from_json(model) if model else None
-    quantiles_of = classifier
-    if quantiles_of is None and bundled is not None and bundled.classifier is not None:
-        quantiles_of = bundled.classifier()
-    return RocGlmSite.prepare(
-        frame,
-        name=site_data.site_name(node_config),
-        label=roc_glm.label or (bundled.label if bundled else "") or "label",
-        score=roc_glm.score or (bundled.score if bundled else "") or "score",
-        config=roc_glm,
-        model=classifier,
-        quantiles_of=quantiles_of,
-        noise_seed=config.general.seed if config.general.seeded_noise else None,
-    )
+    return client.introduction(vertical_site(context), context)

@@ -21,8 +21,12 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import DEFAULT_SIMULATION_CONFIG, TaskType
 from flwr.supercore.run import Run
 
+from tasks.site.client import SITE_FAULT_CODE
+
 _HOSTED = "hosted-sites"
 _ERROR = "error"
+_OWN = ("site-name", "data-path")
+"""Keys of a node's configuration that make it a site of its own."""
 
 
 def with_hosted_sites(grid: Grid, num_sites: int) -> Grid:
@@ -137,6 +141,10 @@ def each_hosted_site(message: Message, context: Context, call_next: ClientAppCal
     """Handle the message of every site that this SuperNode plays (a ClientApp mod)."""
     if not message.has_content() or _HOSTED not in message.content.config_records:
         return call_next(message, context)
+    if named := [key for key in _OWN if key in context.node_config]:
+        # Each hosted site has a memory of its own: asked as many, a site would answer as many.
+        words = f'hosted-sites: a node with node config "{named[0]}" is one site'
+        return Message(Error(SITE_FAULT_CODE, words), reply_to=message)
     hosted = message.content.config_records[_HOSTED]
     answer = RecordDict()
     for site in cast(list[int], hosted["sites"]):

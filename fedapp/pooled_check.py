@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from flwr.supercore.constant import TaskType
 
-from fedapp.client_app import prepare_roc_glm_site
 from fedapp.hosted_sites import HostingGrid
+from fedapp.prepared_sites import prepare_roc_glm_site
 from fedapp.run_config import RunConfig, Value
 from strategies.exchange import Exchange
 from strategies.roc_glm_result import RocGlmResult

@@ -316,7 +316,7 @@ def _run_in_process(
     sites: Sequence[pd.DataFrame] | None,
     names: Sequence[str],
 ) -> Path:
-    from fedapp import client_app, server_app, site_data
+    from fedapp import client_app, prepared_sites, server_app, site_data
 
     nodes: list[NodeConfig] = []
     registered: list[str] = []
@@ -349,4 +349,4 @@ def _run_in_process(
     finally:
         for key in registered:
             site_data.forget_frame(key)
-        client_app.forget_sites()
+        prepared_sites.forget_sites()

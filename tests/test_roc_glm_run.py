@@ -20,7 +20,7 @@ from sklearn.metrics import brier_score_loss, confusion_matrix, roc_auc_score
 
 from fedapp import run_config, simulation
 from fedapp.check import check
-from fedapp.client_app import prepare_roc_glm_site
+from fedapp.prepared_sites import prepare_roc_glm_site
 from fedapp.run_config import ConfigError
 from fedapp.simulation import SimulationResult, simulate
 from tasks.roc_glm.config import RocGlmConfig

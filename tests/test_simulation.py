@@ -23,7 +23,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
 
-from fedapp import client_app, run_config, server_app, simulation
+from fedapp import client_app, prepared_sites, run_config, server_app, simulation
 from fedapp.run_config import ConfigError
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
@@ -175,7 +175,7 @@ def test_nothing_is_left_in_the_process() -> None:
     before = set(source._frames)
     run(three())
     assert set(source._frames) == before
-    assert client_app._read_survival_site.cache_info().currsize == 0
+    assert prepared_sites._read_survival_site.cache_info().currsize == 0
 
 
 def test_a_report_is_made_where_it_is_asked_for() -> None:
@@ -878,13 +878,13 @@ def test_a_deployed_site_refuses_seeded_noise(node: dict[str, Any]) -> None:
     """The server refuses too, but a site need not trust it."""
     config = run_config.read({"seeded-noise": True})
     with pytest.raises(SiteFault) as caught:
-        client_app.prepare_survival_site(node, config)
+        prepared_sites.prepare_survival_site(node, config)
     assert caught.value.code == "seeded-noise"
 
 
 def test_a_simulated_site_takes_seeded_noise() -> None:
     config = run_config.read({"seeded-noise": True})
-    site = client_app.prepare_survival_site({"partition-id": 0, "num-partitions": 5}, config)
+    site = prepared_sites.prepare_survival_site({"partition-id": 0, "num-partitions": 5}, config)
     assert site.name == "site-0"
 
 

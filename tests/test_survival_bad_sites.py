@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 
-from fedapp import client_app, run_config, server_app, site_data
+from fedapp import client_app, prepared_sites, run_config, server_app, site_data
 from fedapp.simulation import InProcessGrid, SimulationResult, read_result, simulate
 from tasks.site.messages import HELLO
 from tasks.survival.curves_messages import CURVES
@@ -28,7 +28,7 @@ SETTINGS: Config = {"report": False, "survival.rounds": 3, "survival.local-steps
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     yield
-    client_app.forget_sites()
+    prepared_sites.forget_sites()
 
 
 def run(

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from fedapp import client_app, server_app, simulation
+from fedapp import client_app, prepared_sites, server_app, simulation
 from fedapp.report import vertical_xgboost as report
 from fedapp.report.vertical_xgboost_words import alignment_words, trust_words
 from fedapp.run_config import defaults
@@ -172,7 +172,7 @@ def run_over_files(directory: Path, frames: Sequence[pd.DataFrame], **keys: Any)
     values |= {f"vertical-xgboost.{key.replace('_', '-')}": v for key, v in settings.items()}
     grid = InProcessGrid(client_app.app, nodes, values)
     folder = server_app.run_task(grid, values, started=time.time())
-    client_app.forget_sites()
+    prepared_sites.forget_sites()
     return simulation.read_result(folder)
 
 

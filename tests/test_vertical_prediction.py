@@ -19,7 +19,7 @@ import pytest
 from flwr.app import Message
 from scipy.special import expit
 
-from fedapp import client_app, server_app, simulation
+from fedapp import client_app, prepared_sites, server_app, simulation
 from fedapp.cli import main
 from fedapp.report import write_report
 from fedapp.run_config import defaults
@@ -431,7 +431,7 @@ def deployed_run(
     }
     grid = InProcessGrid(client_app.app, configs, values)
     folder = server_app.run_task(grid, values, started=time.time())
-    client_app.forget_sites()
+    prepared_sites.forget_sites()
     return dict(RunFolder.open(folder).read().summary), folder
 
 

@@ -40,6 +40,7 @@ from tasks.survival.messages import (
     TrainReply,
     from_array_record,
 )
+from tasks.survival.models import arrays_of
 from tasks.survival.predictor import SurvivalPredictor
 from tasks.survival.risk_sets import RiskSetSums
 from tasks.survival.set_up_messages import (
@@ -925,7 +926,7 @@ REAL_STATISTICS = site_half.statistics
 REAL_MOMENTS = FeatureMoments.of
 REAL_GROUPS = GroupCurves.of
 REAL_EVALUATE = site_half._evaluate
-REAL_PRIVATIZED = site_half._privatized
+REAL_PRIVATIZED = site_half.private_update
 
 FEW_TO_EVALUATE = {"survival.test-fraction": 0.05}
 
@@ -958,12 +959,12 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
             {},
         ),
         (
-            replaced(site_half, "_privatized", a_row_in_the_model),
+            replaced(site_half, "private_update", a_row_in_the_model),
             check_no_value_of_a_row,
             {},
         ),
         (
-            replaced(site_half, "_privatized", a_standardized_row_in_the_model),
+            replaced(site_half, "private_update", a_standardized_row_in_the_model),
             check_no_derived_value_of_a_row,
             {"survival.dp-clip-norm": 100.0},  # by less the server sets the update aside
         ),
@@ -1039,7 +1040,7 @@ def moments_of_some_rows(features: NDArray[np.float64]) -> FeatureMoments:
             {},
         ),
         (
-            replaced(site_half, "_privatized", lambda *a: site_half.arrays_of(a[2].network)),
+            replaced(site_half, "private_update", lambda *a: arrays_of(a[2].network)),
             check_updates_are_clipped,
             {},
         ),

@@ -5,6 +5,7 @@ module            subject
 ================  ==========================================================================
 ``source``        which of them a node uses, and its name: `load_frame`, `site_name`
 ``columns``       what every table must fulfil, wherever it comes from
+``column_names``  which columns of its own file a node shows, and under which names
 ``files``         CSV and Parquet files, one file a site
 ``partitions``    how the rows of one table are dealt to simulated sites
 ``generated``     simulated survival data as tables
@@ -19,6 +20,7 @@ positions, counts and configuration values, and never what a row says.
 from __future__ import annotations
 
 from fedapp.site_data.bundled import BUNDLED, BundledData, Encoding, decode, encode
+from fedapp.site_data.column_names import parse_columns
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import read_file, write_site_files
 from fedapp.site_data.partitions import PARTITIONS, Partition, deal, natural_sites
@@ -48,6 +50,7 @@ __all__ = [
     "forget_frame",
     "load_frame",
     "natural_sites",
+    "parse_columns",
     "party_table",
     "read_file",
     "register_frame",

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from fedapp.site_data.bundled import BUNDLED, BundledData, encode
+from fedapp.site_data.column_names import COLUMNS, parse_columns, visible
 from fedapp.site_data.columns import checked_frame
 from fedapp.site_data.files import SUFFIXES, read_file, site_file
 from fedapp.site_data.generated import generated_frame
@@ -89,7 +90,8 @@ def load_frame(
                                           file, or a folder of ``site-<partition-id>.parquet``
     ====================================  =====================================================
 
-    The first that applies. The run configuration comes from the server, so a node with a
+    The first that applies. Of a file of its own a node shows the ``columns`` that its configuration
+    names, under the run's names. The run configuration comes from the server, so a node with a
     ``site-name`` of its own, a deployed one, opens no path that `data` names.
 
     Parameters
@@ -123,7 +125,9 @@ def load_frame(
     """
     text = () if spread is None else (spread.id,)
     if "data-path" in node_config:
-        return _own_rows(node_config["data-path"], text)
+        columns = parse_columns(str(node_config.get(COLUMNS, "")))
+        own_text = [columns.get(name, name) for name in text]
+        return visible(_own_rows(node_config["data-path"], own_text), columns)
     if "partition-id" not in node_config:
         raise SiteFault(
             "no-data",

@@ -7,30 +7,16 @@ that was sent twice) gets the same answer; another one is refused. Kept are dige
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
+from tasks.site.content_digest import array_digest, digest_of
 from tasks.site.faults import SiteFault
 
 _ANSWERED = "roc-glm-answered-"
 _SURVIVOR = "roc-glm-survivor"
-
-
-def digest_of(content: RecordDict) -> bytes:
-    """SHA-256 of a message's content: every name, value, and array."""
-    found = hashlib.sha256()
-    for name in sorted(content):
-        record = content[name]
-        if isinstance(record, ArrayRecord):
-            found.update(_array_digest(record))
-        else:
-            found.update(repr(sorted(record.items())).encode())
-        found.update(repr((name, type(record).__name__)).encode())
-    return found.digest()
 
 
 def refuse_another(context: Context, step: str, request: bytes, *, server_round: int = 1) -> None:
@@ -112,7 +98,7 @@ def fix_survivor(context: Context, survivor: ArrayRecord) -> None:
     SiteFault
         ``"second-request"``.
     """
-    digest = _array_digest(survivor)
+    digest = array_digest(survivor)
     known = context.state.config_records.get(_SURVIVOR)
     if known is not None and known["digest"] != digest:
         raise SiteFault(
@@ -121,12 +107,3 @@ def fix_survivor(context: Context, survivor: ArrayRecord) -> None:
             "not given",
         )
     context.state[_SURVIVOR] = ConfigRecord({"digest": digest})
-
-
-def _array_digest(record: ArrayRecord) -> bytes:
-    found = hashlib.sha256()
-    for name in sorted(record):
-        array = np.ascontiguousarray(record[name].numpy())
-        found.update(repr((name, array.dtype.str, array.shape)).encode())
-        found.update(array.tobytes())
-    return found.digest()

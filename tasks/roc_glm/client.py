@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from tasks.roc_glm import site_state
 from tasks.roc_glm.answered import (
     answer_once,
-    digest_of,
     fix_survivor,
     refuse_another,
     was_answered,
@@ -38,7 +37,7 @@ from tasks.roc_glm.messages import (
     ReleaseReply,
     ReleaseRequest,
 )
-from tasks.roc_glm.noise_plan import noise_plan
+from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
 from tasks.roc_glm.noisy_statistics import release_statistics
 from tasks.roc_glm.placement import placement_moments, site_threshold_counts
 from tasks.roc_glm.probit import probit_sums
@@ -59,8 +58,10 @@ from tasks.roc_glm.request_checks import (
 from tasks.roc_glm.roc_site import RocGlmSite as RocGlmSite
 from tasks.roc_glm.site_statistics import noisy_vector
 from tasks.roc_glm.small_sites import cell_shortfalls
+from tasks.roc_glm.spending import least_cost, release_cost
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
+from tasks.site.content_digest import digest_of
 from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
 
@@ -76,10 +77,13 @@ def introduction(site: RocGlmSite, context: Context) -> TaskPart:
     Raises
     ------
     SiteFault
-        If the site could not note on its disk that it has drawn noise, as it is configured to.
+        If the site could not note on its disk that it has drawn noise, as it is configured to, or
+        its budget is spent.
     """
     if site.config.release in NOISY_RELEASES:
         site_state.check_state_dir(context)
+        if site.budget is not None:
+            site.budget.check(least_cost(site.config, site.cuts))
     bundle = b""
     if site.config.masks_sums:
         bundle = site_state.own_keys(context, site.name).public.to_bytes()
@@ -262,11 +266,13 @@ def _noisy(
     site_state.remember_noise_scale(context, plan.scale)
     if config.release == "noisy-scores":
         scores = release_scores(site.rows, plan.scale, generator=generator)
+        _spend(site, plan, num_cuts=0)
         return ReleaseReply(scores.negative, scores.positive)
     roster = None
     if config.masks_sums:
         roster = site_state.accept_roster(context, site.name, request.roster)
         plan = plan.share(len(roster.names))
+    _spend(site, plan, num_cuts=len(request.cuts))
     draw = release_cumulative_counts if config.release == "noisy-counts" else release_histogram
     noisy = draw(count_in_cells(site.rows, request.cuts), plan.scale, generator=generator)
     sums = np.empty(0)
@@ -287,6 +293,13 @@ def _noisy(
     values = split_reals.split(reals, num_sites=len(roster.names))
     masked = site_state.masked(context, site.name, roster, values, step=RELEASE_STEP)
     return MaskedReply(masked)
+
+
+def _spend(site: RocGlmSite, plan: NoisePlan, *, num_cuts: int) -> None:
+    """Note at the site what a release costs, if it sets a maximum: before it leaves."""
+    if site.budget is not None:
+        cost = release_cost(site.config, plan, num_cuts=num_cuts)
+        site.budget.release(step=RELEASE_STEP, cost=cost, releases=1)
 
 
 def _masked(

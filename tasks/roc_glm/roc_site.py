@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tasks.privacy.site_budget import SiteBudget
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import count_in_cells
 from tasks.roc_glm.cut_points import StatisticsPlaces, planned_cuts
@@ -46,6 +47,8 @@ class RocGlmSite:
         Of its own rows, where it is to be estimated.
     noise_seed : int or None
         Of protecting noise, in simulations that ask for it; None: the operating system's.
+    budget : SiteBudget or None
+        What the run may spend of the site's privacy; None: the site sets no maximum.
     """
 
     name: str
@@ -55,6 +58,7 @@ class RocGlmSite:
     cuts: NDArray[np.float64]
     sensitivity: SensitivityEstimate | None = None
     noise_seed: int | None = None
+    budget: SiteBudget | None = None
 
     @classmethod
     def prepare(
@@ -68,6 +72,7 @@ class RocGlmSite:
         model: ScoreModel | None = None,
         quantiles_of: ScoreModel | None = None,
         noise_seed: int | None = None,
+        budget: SiteBudget | None = None,
     ) -> RocGlmSite:
         """Read a site's table, and check it against the privacy level.
 
@@ -87,6 +92,8 @@ class RocGlmSite:
             says so.
         noise_seed : int, optional
             Of protecting noise.
+        budget : SiteBudget, optional
+            What the run may spend.
 
         Raises
         ------
@@ -112,7 +119,7 @@ class RocGlmSite:
             estimate = table_sensitivity(
                 frame, label=label, score=score, config=config, model=model
             )
-        return cls(name, rows, coding, config, cuts, estimate, noise_seed)
+        return cls(name, rows, coding, config, cuts, estimate, noise_seed, budget)
 
     @property
     def noise_rng(self) -> np.random.Generator | None:

@@ -11,9 +11,7 @@ import numpy as np
 import pandas as pd
 from flwr.app import Message
 
-from tasks.privacy.client import MOST_CLIENTS
-from tasks.privacy.mechanisms import noise_source
-from tasks.privacy.update import privatize
+from tasks.privacy.site_budget import SiteBudget
 from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
 from tasks.survival.concordance import ConcordanceSums
@@ -33,10 +31,10 @@ from tasks.survival.messages import (
 )
 from tasks.survival.models import (
     SurvivalModel,
-    arrays_of,
     build_configured,
     load_arrays,
 )
+from tasks.survival.private_update import private_update
 from tasks.survival.risk_sets import (
     FloatArray,
     RiskSetSums,
@@ -56,6 +54,7 @@ from tasks.survival.site_evaluation import (
     metric_sums,
     risk_set_sums,
 )
+from tasks.survival.spending import update_cost
 from tasks.survival.standardization import FeatureMoments, Standardizer
 from tasks.survival.survival_metrics import SurvivalMetricsSums
 from tasks.survival.training import train as train_locally
@@ -82,6 +81,8 @@ class SurvivalSite:
         Of splits and batches.
     noise_seed : int or None
         Of protecting noise, in simulations that ask for it; None: the operating system's.
+    budget : SiteBudget or None
+        What the run may spend of the site's privacy; None: the site sets no maximum.
     """
 
     name: str
@@ -91,6 +92,7 @@ class SurvivalSite:
     config: SurvivalConfig
     seed: int
     noise_seed: int | None = None
+    budget: SiteBudget | None = None
 
     @classmethod
     def prepare(
@@ -104,6 +106,7 @@ class SurvivalSite:
         config: SurvivalConfig,
         seed: int,
         noise_seed: int | None = None,
+        budget: SiteBudget | None = None,
     ) -> SurvivalSite:
         """Check a site's table and split it into training and evaluation rows.
 
@@ -132,7 +135,7 @@ class SurvivalSite:
                 SMALL_SITE,
                 f"fewer than survival.privacy-level = {config.privacy_level} training rows",
             )
-        return cls(name, data_set, training, evaluation, config, seed, noise_seed)
+        return cls(name, data_set, training, evaluation, config, seed, noise_seed, budget)
 
     def rng(self, use: int, server_round: int) -> np.random.Generator:
         """Return the site's generator for one use in one round."""
@@ -174,7 +177,16 @@ class SurvivalSite:
 
 
 def introduction(site: SurvivalSite) -> TaskPart:
-    """Return what this task adds to the site's introduction."""
+    """Return what this task adds to the site's introduction.
+
+    Raises
+    ------
+    SiteFault
+        If what is left of the site's budget cannot be enough.
+    """
+    if site.budget is not None:
+        # Of one client: the noise of more is less.
+        site.budget.check(update_cost(site.config, num_clients=1), releases=site.config.rounds)
     bound = horizon_bound(site.training.time, privacy_level=site.config.privacy_level)
     facts = SurvivalFacts(bound, tuple(map(site.columns.facts, site.training.feature_names)))
     return TaskPart(facts=facts.to_facts())
@@ -227,7 +239,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
         rng=site.rng(_BATCHES, request.server_round),
     )
     reply = TrainReply(
-        arrays=_privatized(site, received, model, request),
+        arrays=private_update(site, received, model, request),
         num_examples=len(training),
         # Thirty exact losses of five rows would be thirty equations.
         loss=round(result.mean_loss or 0.0, 3),
@@ -334,25 +346,3 @@ def _predictions(
             f"survival.learning-rate = {site.config.learning_rate:g}, or the noise",
         )
     return risk
-
-
-def _privatized(
-    site: SurvivalSite, received: Arrays, model: SurvivalModel, request: TrainConfig
-) -> Arrays:
-    settings = site.config.privatization
-    trained = arrays_of(model.network)
-    if settings is None:
-        return trained
-    if not 1 <= request.num_clients <= MOST_CLIENTS:  # noise is divided by its square root
-        raise SiteFault(
-            "unbelievable-clients",
-            f"num-clients = {request.num_clients}: must be 1 to {MOST_CLIENTS}",
-        )
-    update = privatize(
-        received,
-        trained,
-        clip_norm=settings.clip_norm,
-        noise=settings.noise(num_clients=request.num_clients),
-        source=noise_source(site.noise_rng(request.server_round)),
-    )
-    return update.arrays
