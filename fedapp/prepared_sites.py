@@ -13,10 +13,10 @@ from flwr.app import Context
 
 from fedapp import run_config
 from fedapp.site_limits import site_budget
-from tasks.privacy.site_budget import SiteBudget
 from tasks.site.faults import SiteFault
 
 if TYPE_CHECKING:
+    from tasks.privacy.site_budget import SiteBudget
     from tasks.roc_glm.client import RocGlmSite
     from tasks.survival.client import SurvivalSite
     from tasks.vertical_xgboost.site import VerticalSite

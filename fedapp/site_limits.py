@@ -4,6 +4,9 @@
 it, so that a server gains nothing by leaving out the introduction, and every message brings the
 run's configuration anew. The site's keys win, and each refusal names the key of the node
 configuration, and the run's where there is one.
+
+Every message of a deployed run starts a process, so what takes time to import (pandas, scipy) is
+imported where a key asks for it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import ERROR
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable
@@ -22,11 +25,12 @@ from flwr.supercore import log
 from fedapp import run_config
 from fedapp.fingerprint import code_fingerprint
 from fedapp.node_config import node_faults
-from fedapp.site_data import parse_columns, site_name
-from tasks.privacy.site_budget import SITE_LIMIT, SiteBudget
 from tasks.site.client import SITE_FAULT_CODE
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SITE_LIMIT, SiteFault
 from tasks.site.messages import HELLO, HelloReply
+
+if TYPE_CHECKING:
+    from tasks.privacy.site_budget import SiteBudget
 
 DEFAULT_MAX_DELTA = 1e-5
 BAD_NODE_CONFIG = "bad-node-config"
@@ -81,6 +85,8 @@ class SiteLimits:
         """What a run may spend here; None where the site has no maximum."""
         if self.max_epsilon is None:
             return None
+        from tasks.privacy.site_budget import SiteBudget
+
         return SiteBudget(
             folder=Path(self.state_dir).expanduser(),
             run=f"run-{run_id}",
@@ -104,6 +110,8 @@ def read_limits(node_config: Mapping[str, object]) -> SiteLimits:
     # What is of another type was said; the others are looked at all the same.
     rest = {key: v for key, v in node_config.items() if key not in {fault.key for fault in wrong}}
     if "columns" in rest:
+        from fedapp.site_data import parse_columns
+
         try:
             parse_columns(str(rest["columns"]))
         except SiteFault as fault:
@@ -250,6 +258,8 @@ def _pin_configuration(context: Context) -> None:
 
 def _refusal(message: Message, context: Context, fault: SiteFault) -> Message:
     if message.metadata.message_type == HELLO:
+        from fedapp.site_data import site_name
+
         try:
             name = site_name(context.node_config)
         except SiteFault:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -219,6 +221,21 @@ def test_what_flower_and_simulations_give_is_known() -> None:
 @pytest.mark.parametrize("key", [key for key in NODE_KEYS if "partition" not in key])
 def test_every_key_is_in_the_table_of_the_guide(key: str) -> None:
     assert f"| `{key}` |" in (DOCS / "deployment.md").read_text()
+
+
+def test_limits_import_nothing_heavy_where_no_key_asks_for_it() -> None:
+    """Every message of a deployed run starts a process that imports the ClientApp."""
+    code = (
+        "import sys, fedapp.client_app\n"
+        "from fedapp.site_limits import read_limits\n"
+        "read_limits({'site-name': 'a', 'allowed-tasks': 'survival', 'min-privacy-level': 3})\n"
+        "names = ('fedapp.site_data', 'tasks.privacy.site_budget', 'torch')\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=DOCS.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 # Tasks -------------------------------------------------------------------------------------------

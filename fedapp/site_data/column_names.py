@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from logging import ERROR
 
 import pandas as pd
-from flwr.supercore import log
 
 from tasks.site.faults import SiteFault
 
@@ -76,6 +75,8 @@ def visible(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
         return frame
     missing = {run: own for run, own in columns.items() if own not in frame.columns}
     for run, own in missing.items():
+        from flwr.supercore import log  # takes time, and is not needed where all is well
+
         log(ERROR, '%s: "%s" is "%s" of the file, which has no such column', _NAMED, run, own)
     if missing:
         raise SiteFault(

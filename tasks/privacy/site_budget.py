@@ -23,13 +23,13 @@ from typing import Any
 
 from tasks.privacy import chained_log, gaussian
 from tasks.privacy.mechanisms import is_number
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SITE_LIMIT, SiteFault
 
 LEDGER_NAME = "privacy-ledger"
 """Of the files in ``state-dir``: ``privacy-ledger.jsonl``, ``.head`` and ``.lock``."""
 
-SITE_LEDGER, SITE_LIMIT = "site-ledger", "site-limit"
-"""Codes of faults: the ledger is not usable; the site's own limits do not let a run go on."""
+SITE_LEDGER = "site-ledger"
+"""Code of the fault of a ledger that is not usable."""
 
 _SLACK = 1 + 1e-9
 """For a ratio that was worked out twice."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 SMALL_SITE = "small-site"
 """Code of the fault of a site that has fewer rows than the privacy level asks for."""
 
+SITE_LIMIT = "site-limit"
+"""Code of the fault of a run that a site's own limits do not let go on."""
+
 
 class SiteFault(Exception):
     """A fault that a site may tell the server.

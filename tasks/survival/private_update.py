@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from tasks.privacy.client import MOST_CLIENTS
 from tasks.privacy.mechanisms import noise_source
-from tasks.privacy.site_budget import SITE_LIMIT
 from tasks.privacy.update import privatize
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SITE_LIMIT, SiteFault
 from tasks.survival.messages import Arrays, TrainConfig
 from tasks.survival.models import SurvivalModel, arrays_of
 from tasks.survival.spending import update_cost
