@@ -236,7 +236,7 @@ def vertical_importance(message: Message, context: Context) -> Message:
     """Sum, under masks, how much the trees use each feature."""
     from tasks.vertical_xgboost import importance_client
 
-    return importance_client.importance(message, _vertical_site(context), context)
+    return importance_client.importance(message, vertical_site(context), context)
 
 
 @app.query("vertical_export")
