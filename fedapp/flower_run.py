@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +55,8 @@ def run_with_flower(
     num_supernodes: int | None,
     superlink: str = "",
     echo: Callable[[str], None] = lambda line: None,
+    environment: Mapping[str, str] | None = None,
+    limit: float = math.inf,
 ) -> Path:
     """Run the app by ``flwr run`` and return its run folder.
 
@@ -66,12 +70,18 @@ def run_with_flower(
         Name of a SuperLink connection of the Flower configuration; ``""``: the default one.
     echo : callable
         Gets every line of output.
+    environment : mapping, optional
+        Environment of Flower's commands; default: this process's.
+    limit : float
+        Seconds after which the run is stopped.
 
     Raises
     ------
     FlowerRunError
-        If the run left no folder; the text has the last lines of output.
+        If the run left no folder, or was not over within `limit`; the text has the last lines of
+        output.
     """
+    environment = _environment() if environment is None else environment
     with tempfile.TemporaryDirectory(prefix="fedapp-") as scratch:
         toml = Path(scratch) / "run-config.toml"
         toml.write_text("".join(f"{key} = {toml_value(val)}\n" for key, val in values.items()))
@@ -81,11 +91,14 @@ def run_with_flower(
             command += ["--federation-config", f"num-supernodes={num_supernodes}"]
         lines: list[str] = []
         try:
-            _stream(command, echo, into=lines)
+            in_time = _stream(command, echo, into=lines, environment=environment, limit=limit)
         except (KeyboardInterrupt, SystemExit):
             # Flower's command only ends its own listening; the run would go on unseen.
-            echo(_stop_run(lines, superlink))
+            echo(_stop_run(lines, superlink, environment))
             raise
+    if not in_time:
+        stopped = _stop_run(lines, superlink, environment)
+        raise FlowerRunError(f"the run was not over after {limit:g} seconds; {stopped}")
     for line in lines:
         if match := re.search(re.escape(RUN_FOLDER_LINE) + r"(/.*|[A-Za-z]:\\.*)$", line):
             return Path(match[1].strip())
@@ -118,11 +131,32 @@ def simulate_with_ray(
         return run_with_flower(changed, num_supernodes=num_sites)
 
 
-def _stream(command: list[str], echo: Callable[[str], None], *, into: list[str]) -> None:
+def _stream(
+    command: list[str],
+    echo: Callable[[str], None],
+    *,
+    into: list[str],
+    environment: Mapping[str, str],
+    limit: float,
+) -> bool:
+    """Run a command and pass its lines on; return whether it ended by itself."""
+    is_late = threading.Event()
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(environment),
     ) as process:
         assert process.stdout is not None
+
+        def end() -> None:
+            is_late.set()
+            process.terminate()
+
+        clock = threading.Timer(min(limit, threading.TIMEOUT_MAX), end)
+        clock.daemon = True
+        clock.start()
         try:
             for line in process.stdout:
                 into.append(line.rstrip("\n"))
@@ -130,9 +164,12 @@ def _stream(command: list[str], echo: Callable[[str], None], *, into: list[str])
         except BaseException:
             process.terminate()
             raise
+        finally:
+            clock.cancel()
+    return not is_late.is_set()
 
 
-def _stop_run(lines: Sequence[str], superlink: str) -> str:
+def _stop_run(lines: Sequence[str], superlink: str, environment: Mapping[str, str]) -> str:
     """Stop the run that these lines of output are of; return what was done, in words."""
     found = [match[1] for line in lines if (match := _STARTED.search(line))]
     if not found:
@@ -145,7 +182,7 @@ def _stop_run(lines: Sequence[str], superlink: str) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(),
+            env=dict(environment),
             timeout=_STOP_SECONDS,
             check=False,
         )

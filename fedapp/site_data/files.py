@@ -106,13 +106,18 @@ def write_site_files(frames: Iterable[pd.DataFrame], folder: Path) -> None:
     TypeError, SiteFault
         As `checked_frame`.
     """
-    import pyarrow.parquet as parquet
-
     checked = [checked_frame(frame, where=f"site {at}") for at, frame in enumerate(frames)]
     folder.mkdir(parents=True, exist_ok=True)
     for at, frame in enumerate(checked):
-        columns = {name: _arrow_column(frame[name]) for name in frame.columns}
-        parquet.write_table(pa.table(columns), site_file(folder, at))
+        write_parquet(frame, site_file(folder, at))
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Write a checked frame; the index is left out, a column of mixed types becomes text."""
+    import pyarrow.parquet as parquet
+
+    columns = {name: _arrow_column(frame[name]) for name in frame.columns}
+    parquet.write_table(pa.table(columns), path)
 
 
 def site_file(folder: Path, site: int) -> Path:

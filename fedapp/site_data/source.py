@@ -78,6 +78,7 @@ def load_frame(
     design: Design | None = None,
     seed: int,
     spread: Spread | None = None,
+    text: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Rows of a node.
 
@@ -112,6 +113,8 @@ def load_frame(
     seed : int
         Seed of the dealing, at least 0. Given seed and number of sites, every process deals
         alike.
+    text : sequence of str
+        Columns of a CSV file that stay text as it stands (see `read_file`).
 
     Returns
     -------
@@ -123,7 +126,7 @@ def load_frame(
     SiteFault
         A node without data, and everything that is wrong with them.
     """
-    text = () if spread is None else (spread.id,)
+    text = tuple(text) if spread is None else (*text, spread.id)
     if "data-path" in node_config:
         columns = parse_columns(str(node_config.get(COLUMNS, "")))
         own_text = [columns.get(name, name) for name in text]

@@ -47,6 +47,8 @@ class Spread:
         left for each party in turn (the last ones may get none); or all for the first party.
     number_rows : bool
         Where there is no column `id`, number the rows instead of refusing the table.
+    label_owners : tuple of int
+        Places of the parties that the labels are dealt to, in this order; ``()`` for all.
     """
 
     id: str = ID
@@ -54,6 +56,7 @@ class Spread:
     columns: ColumnOrder = "random"
     labels: LabelSpread = "even"
     number_rows: bool = False
+    label_owners: tuple[int, ...] = ()
 
 
 def party_table(
@@ -91,7 +94,9 @@ def party_table(
             "bad-partition", f"{len(features)} columns of features are too few for {sites} parties"
         )
     own = [features[at] for at in _columns_of(site, len(features), sites, seed, spread.columns)]
-    labelled = _owner_of_labels(len(joined), sites, seed, spread.labels) == site
+    owners = np.array(spread.label_owners or range(sites))
+    turn = _owner_of_labels(len(joined), len(owners), seed, spread.labels)
+    labelled = owners[turn] == site
     table = joined[own].copy()
     ids = joined[spread.id] if spread.id in joined.columns else np.arange(len(joined))
     table.insert(0, spread.id, ids)
@@ -114,6 +119,9 @@ def _check(joined: pd.DataFrame, spread: Spread, *, site: int, sites: int, seed:
         )
         if value not in allowed
     ]
+    owners = spread.label_owners
+    if len(set(owners)) < len(owners) or not all(0 <= owner < sites for owner in owners):
+        faults.append(f"owners of labels must be different places from 0 to {sites - 1}")
     if not 0 <= site < sites:
         faults.append(f"party {site} must be at least 0 and less than {sites}")
     if seed < 0:
@@ -133,7 +141,7 @@ def _columns_of(
 
 
 def _owner_of_labels(rows: int, sites: int, seed: int, labels: LabelSpread) -> NDArray[np.intp]:
-    """Party that owns the label of each row, (rows,)."""
+    """Place among the owners of labels of the one who gets that of each row, (rows,)."""
     if labels == "one":
         return np.zeros(rows, dtype=np.intp)
     turns = np.arange(1, sites + 1)

@@ -1,0 +1,45 @@
+"""Files that only their owner reads, and none that is written over by accident."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file with mode 0600, in a folder with mode 0700.
+
+    The file is never readable by others, not even for a moment.
+
+    Raises
+    ------
+    FileExistsError
+        If the file is there.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def write_text(path: Path, text: str, *, executable: bool = False) -> None:
+    """Write a text file that others may read, and make its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    if executable:
+        path.chmod(0o755)
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything: it may be keys that are in use.
+
+    Raises
+    ------
+    ValueError
+        If it is there and is no empty folder.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(
+            f"{folder}: is there already and is not an empty folder; nothing was written. "
+            "Name a new one: keys that are in use are never written over"
+        )
