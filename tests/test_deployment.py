@@ -1,219 +1,273 @@
-"""The deployment runtime: a SuperLink and SuperNodes with their own files."""
+"""The deployment runtime as on real hosts: TLS, registered SuperNodes, own files, pinned keys.
+
+One federation of three sites serves all tests: nodes read their data files and keys anew in every
+process, so a test gives the sites other ones and runs.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp.deploy.certificates import make_authority
+from fedapp.deploy.federation_folder import SITES, write_federation
+from fedapp.deploy.plan import Plan
+from fedapp.deploy.processes import free_ports, own_environment
+from fedapp.deploy.rehearsal import DATA_FILE, Federation, online_nodes, running_federation
+from fedapp.deploy.site_keys import make_site_keys
+from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder
-from fedapp.simulation import read_result, simulate
+from fedapp.simulation import SimulationResult, read_result, simulate
+from fedapp.site_data.dealt_files import write_frame
+from tasks.secure.identity import create_identity
 from tasks.vertical_xgboost.model_part import ModelPart
-from tests.runtimes import call, checkout, superlink, supernode
+from tests.runtimes import ROOT
 from tests.vertical_frames import cut, random_frame
 
 pytestmark = pytest.mark.slow
 
-CONFIG = {
+NAMES = ("north", "south", "west")
+RUN_LIMIT = 300.0
+SHORT: dict[str, Value] = {"report": False, "min-sites": 3, "timeout": 120.0}
+SURVIVAL: dict[str, Value] = {
     "survival.rounds": 2,
     "survival.local-steps": 2,
     "survival.dp-mechanism": "none",
-    "report": False,
 }
+ROC_GLM: dict[str, Value] = {"roc-glm.label": "label", "roc-glm.score": "score"}
 
 
-def rows(seed: int) -> pd.DataFrame:
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("deployed") / "federation"
+    (port,) = free_ports(1)
+    plan = Plan(sites=NAMES, host="127.0.0.1", port=port, name="rehearsal")
+    write_federation(plan, folder, data_path=DATA_FILE)
+    with running_federation(plan, folder) as running:
+        yield running
+        assert running.dead() == []
+
+
+def run(
+    federation: Federation, task: str, frames: Sequence[pd.DataFrame], config: dict[str, Value]
+) -> SimulationResult:
+    """Give every site its rows and run; a site without any loses its file."""
+    for name, frame in zip(NAMES, frames, strict=True):
+        path = federation.folder / SITES / name / DATA_FILE
+        path.unlink(missing_ok=True)
+        if len(frame):
+            write_frame(frame, path)
+    folder = federation.run({"task": task, **SHORT, **config}, limit=RUN_LIMIT)
+    return read_result(folder)
+
+
+def here(
+    tmp_path: Path, task: str, frames: list[pd.DataFrame], config: dict[str, Value]
+) -> SimulationResult:
+    settings = {**SHORT, **config, "run-dir": str(tmp_path / "here")}
+    return simulate(task, sites=frames, site_names=list(NAMES), config=settings)
+
+
+def scored(seed: int) -> list[pd.DataFrame]:
+    rng = np.random.default_rng(seed)
+    return [
+        pd.DataFrame({"label": np.tile([0, 0, 1], 20), "score": rng.uniform(size=60).round(3)})
+        for _ in NAMES
+    ]
+
+
+def patients(seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(2, 60))
     time = rng.exponential(np.exp(-x)) + 0.01
     return pd.DataFrame({"time": time, "event": rng.integers(0, 2, 60), "x": x, "y": y})
 
 
-def run(
-    tmp_path: Path,
-    sites: dict[str, tuple[str, str]],
-    config: dict[str, object] | None = None,
-    *,
-    own_folder: str = "",
-) -> tuple[Path, str]:
-    """Deploy SuperNodes (label: site name, data path), run, and return the run folder.
-
-    With `own_folder`, a key of the node configuration, each has a folder of its name there.
-    """
-    app = checkout(tmp_path / "app")
-    with ExitStack() as stack:
-        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
-        for label, (name, path) in sites.items():
-            log = tmp_path / f"{label}.log"
-            node = {"site_name": name, "data_path": path}
-            if own_folder:
-                node[own_folder] = str(tmp_path / name)
-            stack.enter_context(supernode(link, log, cwd=tmp_path, **node))
-        every = {**(config or CONFIG), "run-dir": str(tmp_path / "runs"), "timeout": 120.0}
-        words = " ".join(f"{key}={json.dumps(value)}" for key, value in every.items())
-        done = call(
-            ["flwr", "run", ".", "deployed", "--stream", "--run-config", words],
-            link.environment,
-            cwd=app,
-        )
-    (folder,) = (tmp_path / "runs").iterdir()
-    return folder, done.stdout
-
-
-def test_two_sites_with_own_files_equal_the_in_process_run(tmp_path: Path) -> None:
-    north, south = rows(1), rows(2)
-    north.to_csv(tmp_path / "north.csv", index=False)
-    south.to_parquet(tmp_path / "south.parquet", index=False)
-    folder, output = run(
-        tmp_path,
-        {
-            "north": ("north", str(tmp_path / "north.csv")),
-            "south": ("south", str(tmp_path / "south.parquet")),
-        },
-    )
-    deployed = read_result(folder)
-    assert deployed.summary["status"] == "ok", output
+def test_survival_equals_the_in_process_run(federation: Federation, tmp_path: Path) -> None:
+    frames = [patients(seed) for seed in (1, 2, 3)]
+    deployed = run(federation, "survival", frames, SURVIVAL)
+    assert deployed.summary["status"] == "ok"
     assert deployed.exchanges == 2 + 4
-    here = simulate(
-        "survival",
-        sites=[north, south],
-        site_names=["north", "south"],
-        config={**CONFIG, "run-dir": str(tmp_path / "here")},
-    )
-    assert deployed.summary["c-index"] == here.summary["c-index"]
-    with np.load(folder / "model.npz") as theirs, np.load(here.run_folder / "model.npz") as ours:
+    mine = here(tmp_path, "survival", frames, SURVIVAL)
+    assert deployed.summary["c-index"] == mine.summary["c-index"]
+    with (
+        np.load(deployed.run_folder / "model.npz") as theirs,
+        np.load(mine.run_folder / "model.npz") as ours,
+    ):
         arrays = [name for name in ours.files if name != "header"]
         assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
 
 
-def test_what_is_wrong_at_the_sites_is_named_before_training(tmp_path: Path) -> None:
-    """Two nodes of one name, and one without its file."""
-    rows(1).to_csv(tmp_path / "a.csv", index=False)
-    folder, output = run(
-        tmp_path,
-        {
-            "first": ("twin", str(tmp_path / "a.csv")),
-            "second": ("twin", str(tmp_path / "a.csv")),
-            "third": ("lonely", str(tmp_path / "missing.csv")),
-        },
-    )
-    status = json.loads((folder / "status.json").read_text())
-    assert status["status"] == "refused", output
-    assert "twin: more than one node has this site name" in status["reason"]
-    assert "lonely: no file at data-path" in status["reason"]
-    assert not (folder / "model.npz").exists()
-
-
-def test_roc_glm_of_three_sites_equals_the_in_process_run(tmp_path: Path) -> None:
-    """Masked sums across processes: keys and masks live in the state that Flower keeps."""
-    rng = np.random.default_rng(3)
-    names = ["north", "south", "west"]
-    frames = [
-        pd.DataFrame({"label": np.tile([0, 0, 1], 20), "score": rng.uniform(size=60).round(3)})
-        for _ in names
-    ]
-    for name, frame in zip(names, frames, strict=True):
-        frame.to_csv(tmp_path / f"{name}.csv", index=False)
-    config: dict[str, object] = {
-        "task": "roc-glm",
-        "roc-glm.label": "label",
-        "roc-glm.score": "score",
-        "min-sites": 3,
-        "report": False,
-    }
-    folder, output = run(
-        tmp_path, {name: (name, str(tmp_path / f"{name}.csv")) for name in names}, config
-    )
-    deployed = read_result(folder)
-    assert deployed.summary["status"] == "ok", output
-    assert deployed.exchanges <= 5
-    here = simulate(
-        "roc-glm",
-        sites=frames,
-        site_names=names,
-        config={
-            **{key: value for key, value in config.items() if key != "task"},  # type: ignore[dict-item]
-            "run-dir": str(tmp_path / "here"),
-        },
-    )
-    for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
-        assert deployed.summary[key] == here.summary[key], key
-
-
-def test_vertical_xgboost_of_three_parties_equals_the_in_process_run(tmp_path: Path) -> None:
+def test_vertical_xgboost_equals_the_in_process_run(federation: Federation, tmp_path: Path) -> None:
     """Each party keeps its part of the model where its node configuration says."""
-    names = ["north", "south", "west"]
-    frames = cut(random_frame(3, rows=90), parties=3, labels="even")
-    for name, frame in zip(names, frames, strict=True):
-        frame.to_csv(tmp_path / f"{name}.csv", index=False)
     key = "vertical-xgboost"
-    config: dict[str, object] = {"task": key, "min-sites": 3, "report": False}
-    config |= {f"{key}.num-trees": 1, f"{key}.max-depth": 1, f"{key}.max-bin": 5}
+    frames = cut(random_frame(3, rows=90), parties=3, labels="even")
+    config: dict[str, Value] = {f"{key}.num-trees": 1, f"{key}.max-depth": 1, f"{key}.max-bin": 5}
     config |= {f"{key}.key-bits": 1024, f"{key}.allow-weak-key": True}
-    folder, output = run(
-        tmp_path,
-        {name: (name, str(tmp_path / f"{name}.csv")) for name in names},
-        config,
-        own_folder="model-dir",
-    )
-    deployed = read_result(folder)
-    assert deployed.summary["status"] == "ok", output
+    deployed = run(federation, key, frames, config)
+    assert deployed.summary["status"] == "ok"
     assert deployed.exchanges == 4 + 2
     assert "central" not in deployed.summary  # nobody has all columns and labels
-    assert not (folder / "parties").exists()
-    here = simulate(
-        key,
-        sites=frames,
-        site_names=names,
-        config={
-            **{name: value for name, value in config.items() if name != "task"},  # type: ignore[dict-item]
-            "run-dir": str(tmp_path / "here"),
-        },
-    )
-    assert deployed.summary["test-loss"] == here.summary["test-loss"]
-    for name in names:
-        (path,) = (tmp_path / name).rglob(f"{name}.json")
+    assert not (deployed.run_folder / "parties").exists()
+    mine = here(tmp_path, key, frames, config)
+    assert deployed.summary["test-loss"] == mine.summary["test-loss"]
+    for name in NAMES:
+        (path,) = (federation.folder / SITES / name / "models").rglob(f"{name}.json")
         ours, theirs = (
-            ModelPart.load(part) for part in (here.run_folder / "parties" / f"{name}.json", path)
+            ModelPart.load(part) for part in (mine.run_folder / "parties" / f"{name}.json", path)
         )
         assert theirs.lookup.records == ours.lookup.records
         assert [tree.weights for tree in theirs.trees] == [tree.weights for tree in ours.trees]
 
 
-def test_flwr_stop_is_told_in_the_run_folder(tmp_path: Path) -> None:
-    """The ServerApp is then in the main thread of its process, unlike in a simulation."""
-    app, runs = checkout(tmp_path / "app"), tmp_path / "runs"
-    with ExitStack() as stack:
-        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
-        for number, name in enumerate(("north", "south")):
-            path = tmp_path / f"{name}.csv"
-            rows(number).to_csv(path, index=False)
-            log = tmp_path / f"{name}.log"
-            node = supernode(link, log, cwd=tmp_path, site_name=name, data_path=str(path))
-            stack.enter_context(node)
-        words = f'survival.rounds=100000 run-dir="{runs}"'
-        started = call(
-            ["flwr", "run", ".", "deployed", "--run-config", words], link.environment, cwd=app
+def test_a_site_with_another_key_than_the_pinned_one_is_named(federation: Federation) -> None:
+    identity = federation.folder / SITES / "west" / "keys" / "identity.pem"
+    kept = identity.rename(identity.with_name("kept"))
+    try:
+        create_identity(identity)
+        refused = run(federation, "roc-glm", scored(3), ROC_GLM)
+    finally:
+        kept.replace(identity)
+    status = RunFolder.open(refused.run_folder).read().status
+    assert status["status"] == "refused"
+    for name in ("north", "south"):
+        assert f"{name}: " in status["reason"]
+    assert "west" in status["reason"]
+    assert "pinned" in status["reason"]
+    assert "auc" not in refused.summary
+
+
+def test_a_site_without_its_file_is_named_before_training(federation: Federation) -> None:
+    frames = [patients(1), patients(2).head(0), patients(3)]
+    refused = run(federation, "survival", frames, SURVIVAL)
+    status = RunFolder.open(refused.run_folder).read().status
+    assert status["status"] == "refused"
+    assert "south: no file at data-path" in status["reason"]
+    assert "north" not in status["reason"]
+    assert not (refused.run_folder / "model.npz").exists()
+
+
+def test_who_may_not_connect_is_refused(federation: Federation, tmp_path: Path) -> None:
+    """A SuperNode that nobody registered, one without a key, one that trusts another authority."""
+    west = federation.folder / SITES / "west"
+    started = {}
+    for kind, port in zip(("stranger", "keyless", "misled"), free_ports(3), strict=True):
+        own = tmp_path / kind
+        shutil.copytree(west, own, ignore=shutil.ignore_patterns("flower"))
+        script = (own / "start.sh").read_text()
+        if kind == "stranger":
+            (own / "keys" / "supernode").unlink()
+            (own / "keys" / "identity.pem").unlink()
+            make_site_keys("west", own / "keys")
+        elif kind == "keyless":
+            script = script.replace("--auth-supernode-private-key keys/supernode", "")
+        else:
+            (own / "ca.crt").write_bytes(make_authority("other").certificate)
+        (own / "start.sh").write_text(script)
+        started[kind] = subprocess.Popen(
+            ["/bin/sh", str(own / "start.sh")],
+            env=own_environment(own, SUPERNODE_PORT=str(port)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        (run_id,) = re.findall(r"started run (\d+)", started.stdout)
+    said = {}
+    try:
+        for kind, process in started.items():
+            said[kind], _ = process.communicate(timeout=90)
+    finally:
+        for process in started.values():
+            process.kill()
+    assert "Failed to activate SuperNode" in said["stranger"]
+    assert "must be registered" in said["keyless"]
+    assert "CERTIFICATE_VERIFY_FAILED" in said["misled"]
+    assert all(process.returncode for process in started.values())
+    assert online_nodes(federation.plan, federation.environment) == 3
+
+
+def rehearsal(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedapp.cli", "deploy", "rehearse", "--out", str(folder)]
+    return subprocess.Popen(
+        [*command, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_rehearsal_of_roc_glm_equals_the_in_process_run(tmp_path: Path) -> None:
+    folder = tmp_path / "rehearsal"
+    process = rehearsal(folder, "--task", "roc-glm", "--set", "report=false", "seed=4")
+    output, _ = process.communicate(timeout=RUN_LIMIT)
+    assert process.returncode == 0, output
+    assert no_process_knows(folder)
+    (run_folder,) = (folder / "runs").iterdir()
+    assert output.splitlines()[-1] == f"run folder: {run_folder}"
+    deployed = read_result(run_folder)
+    assert deployed.exchanges <= 5
+    settings = {"report": False, "run-dir": str(tmp_path / "here")}
+    mine = simulate("roc-glm", config=settings, num_sites=3, seed=4)
+    for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
+        assert deployed.summary[key] == mine.summary[key], key
+    assert {path.name for path in (folder / "logs").iterdir()} == {
+        "superlink.log",
+        *(f"supernode-site-{place}.log" for place in range(3)),
+    }
+
+
+def test_ctrl_c_ends_a_rehearsal_and_is_told_in_the_run_folder(tmp_path: Path) -> None:
+    """The ServerApp is then in the main thread of its process, unlike in a simulation."""
+    folder = tmp_path / "rehearsal"
+    process = rehearsal(folder, "--sites", "2", "--set", "survival.rounds=100000", "report=false")
+    runs = folder / "runs"
+    try:
         wait_for(lambda: any('"exchange": 2' in p.read_text() for p in runs.glob("*/ledger.jsonl")))
-        (folder,) = runs.iterdir()
-        call(["flwr", "stop", run_id, "deployed"], link.environment, cwd=app)
-        wait_for(lambda: '"running"' not in (folder / "status.json").read_text())
-    record = RunFolder.open(folder).read()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 1, output
+    assert "has been stopped (flwr stop" in output
+    assert no_process_knows(folder)
+    (run_folder,) = runs.iterdir()
+    record = RunFolder.open(run_folder).read()
     assert record.status["status"] == "failed"
     assert "stopped from outside after" in record.status["reason"]
     assert record.ledger
 
 
-def wait_for(happened: Callable[[], bool], *, seconds: float = 120.0) -> None:
+def no_process_knows(folder: Path, *, seconds: float = 20.0) -> bool:
+    """Whether soon no process is left that was started with this folder in its environment."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in words:
+                found.append(process.name)
+        if not found:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it has not happened in time"

@@ -46,10 +46,13 @@ def test_flower_toml_is_a_run_configuration() -> None:
 
 
 def test_uv_excludes_every_direct_dependency() -> None:
-    """Flower would otherwise install them anew for every run."""
+    """Flower would otherwise install them anew for every run, and look up those of the extras."""
+    declared = list(PROJECT["project"]["dependencies"])
+    for extra in PROJECT["project"]["optional-dependencies"].values():
+        declared += extra
     named = [
         requirement.split("[")[0].split(">")[0].split("=")[0].split("<")[0].strip()
-        for requirement in PROJECT["project"]["dependencies"]
+        for requirement in declared
     ]
     assert PROJECT["tool"]["uv"]["exclude-dependencies"] == named
 
