@@ -37,7 +37,7 @@ from tests.vertical_frames import cut, random_frame
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
-RUN_LIMIT = 300.0
+RUN_LIMIT = 420.0
 SHORT: dict[str, Value] = {"report": False, "min-sites": 3, "timeout": 120.0}
 SURVIVAL: dict[str, Value] = {
     "survival.rounds": 2,

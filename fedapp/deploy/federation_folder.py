@@ -223,8 +223,8 @@ def _node_config(plan: Plan, site: str, keys: Mapping[str, PublicKeys], data_pat
     others = ", ".join(f"{name}={keys[name].fingerprint}" for name in plan.sites if name != site)
     lines = [
         "# Configuration of this site's SuperNode; it is read when the SuperNode starts. Paths may",
-        "# be relative to this folder. No server can change what stands here. Limits of this site for",
-        "# all runs go here, too: docs/site-control.md of the app.",
+        "# be relative to this folder. No server can change what stands here. Limits of this site",
+        "# for all runs go here, too: docs/site-control.md of the app.",
         f"site-name = {toml_value(site)}",
         "# The site's own rows, CSV or Parquet.",
         f"data-path = {toml_value(data_path)}",
