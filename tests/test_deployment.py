@@ -37,7 +37,7 @@ from tests.vertical_frames import cut, random_frame
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
-RUN_LIMIT = 420.0
+RUN_LIMIT = 600.0
 SHORT: dict[str, Value] = {"report": False, "min-sites": 3, "timeout": 120.0}
 SURVIVAL: dict[str, Value] = {
     "survival.rounds": 2,
@@ -267,7 +267,7 @@ def no_process_knows(folder: Path, *, seconds: float = 20.0) -> bool:
     return False
 
 
-def wait_for(happened: Callable[[], bool], *, seconds: float = 180.0) -> None:
+def wait_for(happened: Callable[[], bool], *, seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it has not happened in time"
