@@ -65,9 +65,12 @@ def xgboost_quality(
 ) -> dict[str, float]:
     """Losses and metrics of XGBoost, keys as in a run's summary after ``xgboost-``.
 
-    Empty where the settings have no counterpart there: depth 0, and label owners that refuse
-    candidates (``min-instances``); and without columns. Parameters as `xgboost_margins`.
+    Empty where the settings have no counterpart there: depth 0, label owners that refuse
+    candidates (``min-instances``), and draws of rows or columns, which XGBoost makes otherwise; and
+    without columns. Parameters as `xgboost_margins`.
     """
+    if config.subsample < 1.0 or config.samples_columns:
+        return {}
     if not config.max_depth or config.min_instances >= 2 or not table.features.shape[1]:
         return {}
     margins = xgboost_margins(table, config, base_scores=base_scores, num_trees=num_trees)

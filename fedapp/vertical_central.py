@@ -90,7 +90,7 @@ def compare(
     buffer = io.BytesIO()
     pd.DataFrame({"id": list(ids), "margin": margins[0]}).to_parquet(buffer, index=False)
     folder.write_bytes(PREDICTIONS, buffer.getvalue())
-    model = fit_central(joined.table, config.vertical_xgboost)
+    model = fit_central(joined.table, config.vertical_xgboost, seed=config.general.seed)
     central = _quality(model, config)
     noisy = config.vertical_xgboost.dp_epsilon > 0
     exact = exact_leaves_quality(joined.table, margins, config) if noisy else {}

@@ -89,6 +89,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         parties=parties,
         after_tree=lambda grown: folder.append_metrics(_line(grown, config)),
         folder=str(folder.path / PARTS) if simulated else "",
+        seed=config.general.seed,
     )
     result = strategy.start(grid=exchange, timeout=config.general.timeout)
     folder.write_json(SKELETON, skeleton(result, vertical))

@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
+from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import SealedOffer
 from tasks.vertical_xgboost.gains import BestSplit
 from tasks.vertical_xgboost.level_messages import (
@@ -20,6 +21,11 @@ from tasks.vertical_xgboost.level_messages import (
 )
 from tasks.vertical_xgboost.paillier.keys import PublicKey
 from tasks.vertical_xgboost.protected_sums import LevelShape, ProtectedSums
+from tasks.vertical_xgboost.sampling import (
+    candidates_of_features,
+    features_of_sources,
+    restricted_order,
+)
 from tasks.vertical_xgboost.secret_order import secret_permutation
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
 
@@ -41,6 +47,8 @@ class Sources:
         Place of each candidate in the canonical order.
     keys : tuple of PublicKey or None
         Of each party.
+    ranks : tuple of (tuple of int)
+        Place of each feature in its source's order of columns.
     """
 
     names: tuple[str, ...]
@@ -48,6 +56,35 @@ class Sources:
     layouts: tuple[CandidateLayout, ...]
     positions: tuple[IntpArray, ...]
     keys: tuple[PublicKey | None, ...]
+    ranks: tuple[tuple[int, ...], ...] = ()
+
+    def num_ordered(self, name: str, config: VerticalXGBoostConfig) -> int:
+        """Candidates of which a source draws an order for the next level, of whatever tree."""
+        layout = self.layouts[self.names.index(name)]
+        return layout.num_candidates if config.max_depth else 0
+
+    def candidates_in(
+        self, tree: int, config: VerticalXGBoostConfig, *, seed: int
+    ) -> tuple[IntpArray, ...]:
+        """Numbers of each source's candidates in a tree, ascending; none where it has no splits.
+
+        Parameters
+        ----------
+        tree : int
+            From 0.
+        config : VerticalXGBoostConfig
+        seed : int
+            Of the run.
+        """
+        if not config.max_depth:
+            return tuple(np.empty(0, dtype=np.intp) for _ in self.layouts)
+        if not config.samples_columns:
+            return tuple(np.arange(la.num_candidates, dtype=np.intp) for la in self.layouts)
+        features = features_of_sources(
+            self.ranks, fraction=config.colsample_bytree, seed=seed, tree=tree
+        )
+        pairs = zip(self.layouts, features, strict=True)
+        return tuple(candidates_of_features(layout, own) for layout, own in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +114,12 @@ class Level:
         Numbers of the nodes that are decided together.
     are_last : sequence of bool
         Whether the children of each are leaves in any case.
-    has_splits : bool
-        False where trees have depth 0: then only full sums are asked for.
+    candidates : sequence of (candidates,) intp
+        Numbers of each source's candidates in the tree, ascending.
     shuffle : bool
         Each source's candidates are in a secret order.
-    orders : sequence of (candidates,) intp, optional
-        Those orders; drawn afresh if not given.
+    orders : sequence of (all candidates,) intp, optional
+        Those orders, of all candidates of each source; drawn afresh if not given.
     """
 
     def __init__(
@@ -93,7 +130,7 @@ class Level:
         level: int,
         nodes: Sequence[int],
         are_last: Sequence[bool],
-        has_splits: bool,
+        candidates: Sequence[IntpArray],
         shuffle: bool,
         orders: Sequence[IntpArray] | None = None,
     ) -> None:
@@ -102,13 +139,21 @@ class Level:
         self.level = level
         self.nodes = tuple(nodes)
         self.are_last = tuple(are_last)
-        counts = [la.num_candidates if has_splits else 0 for la in sources.layouts]
+        self.candidates = list(candidates)
+        counts = list(map(len, self.candidates))
         self.shapes = [LevelShape(count, len(self.nodes)) for count in counts]
         self.shuffle = shuffle
-        self.orders = list(orders or ()) or [
+        self.orders = [
             secret_permutation(count) if shuffle else np.arange(count, dtype=np.intp)
             for count in counts
         ]
+        if orders:
+            pairs = zip(orders, self.candidates, strict=True)
+            self.orders = [restricted_order(order, numbers) for order, numbers in pairs]
+
+    def numbers(self, source: int) -> IntpArray:
+        """Number of the candidate of a source at each place of the level's order."""
+        return self.candidates[source][self.orders[source]]
 
     @property
     def shapes_by_name(self) -> dict[str, tuple[int, int]]:
@@ -177,7 +222,7 @@ class Level:
         """Best split of each node by each source, with candidates under their own numbers."""
         found: list[list[BestSplit | None]] = [[] for _ in self.nodes]
         for source in range(len(self.sources.names)):
-            order = self.orders[source]
+            order = self.numbers(source)
             for node, offer in enumerate(offers[source]):
                 split = None
                 if len(offer.places):
@@ -206,7 +251,7 @@ class Level:
         """
         source, number = chosen
         offer = offers[source][node]
-        place = int(np.flatnonzero(self.orders[source] == number)[0])
+        place = int(np.flatnonzero(self.numbers(source) == number)[0])
         at = int(np.flatnonzero(offer.places == place)[0])
         weights = offer.sealed[at][receiver] if offer.sealed else b""
         return SealedDecision(source, number, place, weights)

@@ -52,6 +52,9 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
     keys = LabelsRequest.reveals
     if config.alignment != "same" and not tells_exponents_later(config):
         keys = LabelsRequest.reveals_aligned
+    told = HistogramsRequest.reveals
+    if config.samples_columns:
+        told = HistogramsRequest.reveals_ranks
     leaves = DecideReply.reveals_sealed
     if config.dp_epsilon:
         leaves = DecideReply.reveals_sealed_noisy
@@ -61,7 +64,7 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
         BUCKETS: Disclosure(
             "buckets", BucketsRequest.reveals, BucketsReply.reveals, BucketsReply.reveals_sealed
         ),
-        HISTOGRAMS: Disclosure("histograms", HistogramsRequest.reveals, sums, shares),
+        HISTOGRAMS: Disclosure("histograms", told, sums, shares),
         AGGREGATE: Disclosure("aggregate", added, totals, AggregateReply.reveals_sealed),
         DECIDE: Disclosure("decide", DecideRequest.reveals, DecideReply.reveals, leaves),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),

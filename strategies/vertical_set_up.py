@@ -176,10 +176,16 @@ def set_up(
     layouts = tuple(reply.layout for reply in told.values())
     ranked = zip(layouts, told.values(), strict=True)
     positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
+    ranks = tuple(reply.ranks for reply in told.values())
     maps = by_receiver({name: reply.sealed for name, reply in told.items()})
     exponent = scales.gradient.exponent
     relay = Relay(
-        {to: StartOfTraining(maps[to], layouts, exponent) for to in names},
+        {
+            to: StartOfTraining(
+                maps[to], layouts, exponent, ranks if config.samples_columns else ()
+            )
+            for to in names
+        },
         split_clients={name: names[at] for name, at in zip(names, split_clients, strict=True)},
     )
     relay.keep_orders({name: reply.following for name, reply in told.items()})
@@ -187,7 +193,7 @@ def set_up(
         parties=parties,
         config=config,
         roster=roster,
-        sources=Sources(names, split_clients, layouts, positions, keys),
+        sources=Sources(names, split_clients, layouts, positions, keys, ranks),
         relay=relay,
         book=book,
         base_scores=labels.base_scores,

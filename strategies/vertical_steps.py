@@ -87,7 +87,7 @@ def add_up(training: Training, level: Level, replies: Mapping[str, HistogramsRep
         lambda name, content: AggregateReply.from_record(
             content,
             shape=shapes[name],
-            has_order=level.shuffle,
+            num_ordered=level.sources.num_ordered(name, config) if level.shuffle else None,
             has_refusals=config.has_refusals,
             protection=config.sums_protection,
         ),

@@ -110,6 +110,8 @@ class VerticalXGBoost(WithoutRounds):
         Takes a :class:`~strategies.vertical_result.GrownTree`.
     folder : str
         Simulation only: where parties write their parts of the model.
+    seed : int
+        Of the run, as parties have it: draws columns with ``colsample-bytree``.
 
     Raises
     ------
@@ -124,11 +126,13 @@ class VerticalXGBoost(WithoutRounds):
         parties: Mapping[str, TaskPart],
         after_tree: Callable[[GrownTree], None] | None = None,
         folder: str = "",
+        seed: int = 0,
     ) -> None:
         self.config = config
         self.introduced = dict(parties)
         self.names = tuple(sorted(parties))
         self.folder = folder
+        self.seed = seed
         self._after_tree = after_tree
         self.training: Training  # of the run under way
 
@@ -313,7 +317,7 @@ class VerticalXGBoost(WithoutRounds):
             level=tree.depth,
             nodes=nodes,
             are_last=tree.are_last(nodes),
-            has_splits=self.config.max_depth > 0,
+            candidates=self.training.sources.candidates_in(number, self.config, seed=self.seed),
             shuffle=self.config.shuffle,
             orders=self.training.relay.orders,
         )

@@ -79,7 +79,7 @@ def central_fit(frames: Sequence[pd.DataFrame], *, seed: int = 0, **keys: Any) -
         for at, frame in enumerate(frames)
     }
     joined = join(tables)
-    return Central(tables, joined, fit_central(joined, config))
+    return Central(tables, joined, fit_central(joined, config, seed=seed))
 
 
 def assert_same(result: SimulationResult, central: Central) -> None:

@@ -189,7 +189,7 @@ class AggregateReply:
         content: RecordDict,
         *,
         shape: tuple[int, int],
-        has_order: bool,
+        num_ordered: int | None,
         has_refusals: bool,
         protection: Protection,
     ) -> AggregateReply:
@@ -199,8 +199,8 @@ class AggregateReply:
         ----------
         content : RecordDict
         shape : (1 + candidates, nodes)
-        has_order : bool
-            Whether the source draws an order for the next level.
+        num_ordered : int or None
+            Candidates of which the source draws an order for the next level; None: it draws none.
         has_refusals : bool
             Whether it tells refusals of ``min-instances``.
         protection : str
@@ -213,7 +213,7 @@ class AggregateReply:
         found = {} if refused is None else {"refused": refused}
         check_refused(found, {"refused": shape}, expected=has_refusals)
         following = read_order(content)
-        if (len(following.order) if following else None) != (shape[0] - 1 if has_order else None):
+        if (len(following.order) if following else None) != num_ordered:
             raise MalformedReply("order: must be one of all candidates, where it is drawn")
         total = as_bytes(content.config_records[protected_name(protection, "total")]["total"])
         return cls(total, refused, following, protection, read_seconds(content))

@@ -94,6 +94,14 @@ class CandidateLayout:
         ]
         return np.concatenate([[0], np.cumsum(counts, dtype=np.intp)]).astype(np.intp)
 
+    def of_features(self, features: IntpArray) -> CandidateLayout:
+        """Layout of some of the features, in the order given."""
+        places = features.tolist()
+        return CandidateLayout(
+            tuple(self.num_buckets[at] for at in places),
+            tuple(self.has_missing[at] for at in places),
+        )
+
     def candidate(self, number: int) -> Candidate:
         """The candidate with a number in [0, num_candidates)."""
         if not 0 <= number < self.num_candidates:

@@ -34,6 +34,7 @@ from tasks.vertical_xgboost.objectives import (
     label_scale,
     objective_of,
 )
+from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features, training_places
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     NodeArray,
@@ -125,7 +126,11 @@ class CentralModel:
 
 
 def fit_central(
-    table: JoinedTable, config: VerticalXGBoostConfig, *, ranks: Sequence[int] | None = None
+    table: JoinedTable,
+    config: VerticalXGBoostConfig,
+    *,
+    ranks: Sequence[int] | None = None,
+    seed: int = 0,
 ) -> CentralModel:
     """Boost trees on the joined table.
 
@@ -138,20 +143,26 @@ def fit_central(
     ranks : sequence of int, optional
         Place of each column in the canonical order, which decides ties; the order of the table if
         not given.
+    seed : int
+        Of the run: draws rows and columns, where these are sampled.
 
     Raises
     ------
     SiteFault
         ``"one-class"``, ``"no-training-rows"``, ``"outside-bound"`` or ``"too-many-rows"``.
     """
-    return _CentralFit(table, config, ranks).run()
+    return _CentralFit(table, config, ranks, seed).run()
 
 
 class _CentralFit:
     """State of one training: rows' margins and nodes, as a label owner has them."""
 
     def __init__(
-        self, table: JoinedTable, config: VerticalXGBoostConfig, ranks: Sequence[int] | None
+        self,
+        table: JoinedTable,
+        config: VerticalXGBoostConfig,
+        ranks: Sequence[int] | None,
+        seed: int,
     ) -> None:
         self.config = config
         self.table = table
@@ -164,7 +175,13 @@ class _CentralFit:
             table.features, self.is_training, max_bin=config.max_bin
         )
         self.layout = CandidateLayout.of(self.buckets)
-        order = ranks if ranks is not None else range(self.layout.num_features)
+        order = list(ranks) if ranks is not None else list(range(self.layout.num_features))
+        self.sampling = Sampling(
+            seed,
+            self.num_training,
+            training_places(table.is_evaluation),
+            (np.array(order, dtype=np.int32),) if config.samples_columns else (),
+        )
         self.positions = self.layout.canonical_positions(order)
         self.base_scores, self.base_margins, self.scales = self._start()
         self.rule = SplitRule.of(config, self.scales)
@@ -175,8 +192,8 @@ class _CentralFit:
         stopping = EarlyStopping(self.config.early_stopping_rounds)
         trees: list[CentralTree] = []
         metrics: list[TreeMetrics] = []
-        for _ in range(self.config.num_trees):
-            trees.append(self._grow_tree())
+        for number in range(self.config.num_trees):
+            trees.append(self._grow_tree(number))
             train, _ = self._metrics(self.is_training)
             evaluation, loss_sum = self._metrics(~self.is_training)
             assert train is not None
@@ -206,7 +223,9 @@ class _CentralFit:
         scales = self.objective.gradient_scales([exponent], bits=config.fixed_point_bits)
         return base_scores, base_margins, scales
 
-    def _grow_tree(self) -> CentralTree:
+    def _grow_tree(self, number: int) -> CentralTree:
+        self.is_sampled = self.sampling.rows(number, self.config)
+        (self.features,) = self.sampling.features(number, [self.layout], self.config)
         values = self.scales.encode(*self.objective.gradients(self.margins, self.table.labels))
         num_roots = self.objective.num_roots
         tree: GrowingTree[Candidate] = GrowingTree(self.config.max_depth, num_roots)
@@ -217,7 +236,7 @@ class _CentralFit:
             tree.grow(decisions)
             self._move(nodes, tree, level)
         leaves = tree.leaves
-        slots = node_slots(nodes, leaves, self.is_training)
+        slots = node_slots(nodes, leaves, self.is_sampled)
         sums = node_sums(values, slots, num_nodes=len(leaves))
         weights = dict(zip(leaves, leaf_weights(sums, self.rule).tolist(), strict=True))
         add_leaves(self.margins, nodes, weights, eta=self.config.eta)
@@ -232,22 +251,27 @@ class _CentralFit:
     ) -> list[Candidate | None]:
         if not self.config.max_depth:
             return [None] * len(level)  # there are no candidates
-        slots = node_slots(nodes, level, self.is_training)
-        left = candidate_sums(self.bucket_map, self.layout, values, slots, num_nodes=len(level))
+        slots = node_slots(nodes, level, self.is_sampled)
+        layout, numbers = self.layout.of_features(self.features), self.bucket_map[self.features]
+        candidates = candidates_of_features(self.layout, self.features)
+        left = candidate_sums(numbers, layout, values, slots, num_nodes=len(level))
         total = node_sums(values, slots, num_nodes=len(level))
         found = best_splits(left, total, self.rule, refused=self._refused(slots, len(level)))
-        chosen = [winner([split], [self.positions]) for split in found]
-        return [self.layout.candidate(pair[1]) if pair else None for pair in chosen]
+        chosen = [winner([split], [self.positions[candidates]]) for split in found]
+        return [
+            self.layout.candidate(int(candidates[pair[1]])) if pair else None for pair in chosen
+        ]
 
     def _refused(self, slots: IntpArray, num_nodes: int) -> BoolArray | None:
         if self.config.min_instances < 2:
             return None
-        refused = np.zeros((num_nodes, self.layout.num_candidates), dtype=np.bool_)
+        layout, numbers = self.layout.of_features(self.features), self.bucket_map[self.features]
+        refused = np.zeros((num_nodes, layout.num_candidates), dtype=np.bool_)
         for owner in np.unique(self.table.owner):
             own = self.table.owner == owner
             refused |= refused_candidates(
-                self.bucket_map[:, own],
-                self.layout,
+                numbers[:, own],
+                layout,
                 slots[:, own],
                 num_nodes=num_nodes,
                 min_instances=self.config.min_instances,

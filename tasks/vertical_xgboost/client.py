@@ -50,10 +50,12 @@ from tasks.vertical_xgboost.part_files import check_model_dir, keep_part, trim_p
 from tasks.vertical_xgboost.party_arrays import (
     columns_to_arrays,
     party_from_arrays,
+    sampling_to_arrays,
 )
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.private_sets import library
+from tasks.vertical_xgboost.sampling import Sampling, training_places
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 from tasks.vertical_xgboost.told_numbers import check_base_margins, check_label_exponent
@@ -171,6 +173,9 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         "is-training": ~table.is_evaluation[mine],
         "own-map": bucket_map[:, mine],
         "base-margins": np.array(request.base_margins),
+        **sampling_to_arrays(
+            Sampling(site.seed, site.num_training, training_places(table.is_evaluation)[mine])
+        ),
     }
     prediction_client.tell_unknown(table.unknown)
     site_state.store_arrays(context, arrays)

@@ -134,6 +134,26 @@ class VerticalXGBoostConfig(BaseModel):
             "allowed); from 2 on trees differ from central ones",
         ),
     ] = 0
+    subsample: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            allow_inf_nan=False,
+            description="share of the training rows that each tree is grown on, drawn by seed, "
+            "which all know: no privacy comes of it",
+        ),
+    ] = 1.0
+    colsample_bytree: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            allow_inf_nan=False,
+            description="share of the columns of all parties that each tree may split, drawn by "
+            "seed; others have no candidates, and no ciphertexts",
+        ),
+    ] = 1.0
     base_score: Annotated[
         str,
         Field(
@@ -240,6 +260,11 @@ class VerticalXGBoostConfig(BaseModel):
     def shares_protection(self) -> Protection:
         """How a party's shares are protected on their way to who adds them up."""
         return "sealed" if self.aggregator == "source" else self.sums_protection
+
+    @property
+    def samples_columns(self) -> bool:
+        """Whether a tree has the candidates of some columns only."""
+        return self.colsample_bytree < 1.0
 
     @property
     def has_refusals(self) -> bool:

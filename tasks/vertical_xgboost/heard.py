@@ -113,8 +113,8 @@ def _check_decision(party: Party, decision: SealedDecision) -> None:
     if decision.is_leaf:
         fits = decision.candidate == decision.place == -1
     else:
-        known = range(party.candidates_of(decision.source))
-        fits = decision.candidate in known and decision.place in known
+        known = party.candidates_in(decision.source)
+        fits = decision.candidate in known and 0 <= decision.place < len(known)
     if not fits:
         raise SiteFault("bad-request", "decisions: of a candidate that its source does not have")
 

@@ -37,7 +37,7 @@ from tasks.vertical_xgboost.message_parts import check_refused
 from tasks.vertical_xgboost.messages import BUCKETS_STEP
 from tasks.vertical_xgboost.own_order import draw_order, read_order_of
 from tasks.vertical_xgboost.partial_dp import check_budget
-from tasks.vertical_xgboost.party import Party
+from tasks.vertical_xgboost.party import OwnColumns, Party
 from tasks.vertical_xgboost.party_arrays import (
     columns_from_arrays,
     party_from_arrays,
@@ -49,6 +49,7 @@ from tasks.vertical_xgboost.protected_sums import (
     places_of,
     protected_sums,
 )
+from tasks.vertical_xgboost.sampling import restricted_order
 from tasks.vertical_xgboost.sealed_offers import sealed_offers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
@@ -78,7 +79,7 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
         party.begin_level(request.nodes)
     except ValueError as error:
         raise SiteFault("bad-request", str(error)) from None
-    orders = _orders(request, secrets, peers, site, context, step=step)
+    orders = _orders(request, party, secrets, peers, site, context, step=step)
     reply = _level_reply(party, request, orders, secrets, peers, site, metrics)
     site_state.store_arrays(context, party_to_arrays(party))
     secrets.store()
@@ -99,7 +100,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     shape = LevelShape(party.candidates_of(peers.place), len(party.level))
     order = np.arange(shape.candidates, dtype=np.intp)
     if shuffle:
-        order = site_state.known_order(context)
+        order = _of_tree(party, peers.place, site_state.known_order(context))
     shares, refused = _open_shares(request, shape, order, secrets, peers, site)
     sums = protected_sums(site.config, num_training=site.num_training, watch=secrets.watch)
     total = sums.total(
@@ -114,7 +115,8 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     )
     following = None
     if shuffle:
-        following = draw_order(secrets, peers, shape.candidates, step=order_step(tree, level))
+        count = party.layouts[peers.place].num_candidates if site.config.max_depth else 0
+        following = draw_order(secrets, peers, count, step=order_step(tree, level))
     reply = AggregateReply(
         total, refused, following, site.config.sums_protection, secrets.watch.seconds
     )
@@ -166,6 +168,7 @@ def _begin(
     labels = arrays["labels"].astype(np.float64)
     base_margins = arrays["base-margins"].astype(np.float64).tolist()
     check_gradient_exponent(start.gradient_exponent, labels, base_margins, config)
+    _check_ranks(start, own, peers, config)
     maps = set_up.read_maps(opened, start.layouts, peers.names, num_rows=len(arrays["labels"]))
     return set_up.new_party(
         arrays,
@@ -174,7 +177,20 @@ def _begin(
         layouts=start.layouts,
         maps=maps,
         gradient_exponent=start.gradient_exponent,
+        ranks=start.ranks,
     )
+
+
+def _check_ranks(
+    start: StartOfTraining, own: OwnColumns, peers: Peers, config: VerticalXGBoostConfig
+) -> None:
+    """Refuse ranks that are none: everybody draws columns by them."""
+    wanted = len(start.layouts) if config.samples_columns else 0
+    fits = len(start.ranks) == wanted
+    for layout, ranks in zip(start.layouts, start.ranks, strict=False):
+        fits = fits and sorted(ranks) == list(range(layout.num_features))
+    if not fits or (wanted and list(start.ranks[peers.place]) != own.column.tolist()):
+        raise SiteFault("bad-request", "the ranks of columns are not those that were told")
 
 
 def _sources_to_decrypt(party: Party, request: DecideRequest, peers: Peers) -> dict[str, int]:
@@ -196,6 +212,7 @@ def _following(tree: int, level: int) -> list[str]:
 
 def _orders(
     request: HistogramsRequest,
+    party: Party,
     secrets: Secrets,
     peers: Peers,
     site: VerticalSite,
@@ -226,7 +243,15 @@ def _orders(
     }
     if site.config.shuffle:
         orders[own] = site_state.known_order(context)
-    return orders
+    places = {name: at for at, name in enumerate(peers.names)}
+    return {name: _of_tree(party, places[name], order) for name, order in orders.items()}
+
+
+def _of_tree(party: Party, source: int, order: IntpArray) -> IntpArray:
+    """A source's order of all its candidates, drawn before it knew of which tree: of this one's."""
+    if not party.config.samples_columns:
+        return order
+    return restricted_order(order, party.candidates_in(source))
 
 
 def _open_shares(

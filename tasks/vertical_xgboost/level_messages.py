@@ -52,11 +52,14 @@ class StartOfTraining:
         Of each source.
     gradient_exponent : int
         Of the bound for all gradients.
+    ranks : tuple of (tuple of int)
+        Of each source's features, place in its order of columns; empty unless columns are sampled.
     """
 
     sealed: Sealed
     layouts: tuple[CandidateLayout, ...]
     gradient_exponent: int
+    ranks: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +141,11 @@ class HistogramsRequest:
         "two above all gradients; sealed: weights of leaves, first bucket maps of own rows"
     )
 
+    reveals_ranks: ClassVar[str] = (
+        f"{reveals}; with the first level, since columns are sampled, of every source the rank of "
+        "each unnamed feature in its order of columns"
+    )
+
     def to_record(self) -> RecordDict:
         """Return the message's content."""
         nodes = list(self.nodes)
@@ -157,6 +165,8 @@ class HistogramsRequest:
                     for name, array in layout.to_arrays().items()
                 }
             )
+            ranks = {str(at): np.array(each, np.int32) for at, each in enumerate(start.ranks)}
+            content["ranks"] = array_record(ranks)
         return content
 
     @classmethod
@@ -172,7 +182,12 @@ class HistogramsRequest:
             )
             told = content.config_records["start"]["gradient-exponent"]
             exponent = read_exponent(told, "gradient-exponent")
-            start = StartOfTraining(read_sealed(content), layouts, exponent)
+            told_ranks = content.array_records["ranks"]
+            ranks = tuple(
+                tuple(whole_numbers(told_ranks[str(i)].numpy(), "ranks").tolist())
+                for i in range(len(told_ranks))
+            )
+            start = StartOfTraining(read_sealed(content), layouts, exponent, ranks)
         orders = {
             name: whole_numbers(array.numpy(), "orders")
             for name, array in content.array_records["orders"].items()

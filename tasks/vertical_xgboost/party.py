@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.histograms import (
 )
 from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.objectives import Objective, objective_of
+from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     LookupTable,
@@ -153,6 +154,8 @@ class Party:
     finished : list of KnownTree
     lookup : LookupTable
         Splits that this party won as source.
+    sampling : Sampling
+        Which rows and columns each tree is grown on.
     """
 
     config: VerticalXGBoostConfig
@@ -167,6 +170,7 @@ class Party:
     margins: FloatArray
     nodes: NodeArray
     tree: GrowingTree[KnownSplit]
+    sampling: Sampling
     level: list[int] = field(default_factory=list)
     weights: dict[int, float] = field(default_factory=dict)
     finished: list[KnownTree] = field(default_factory=list)
@@ -187,9 +191,24 @@ class Party:
         """Own training rows."""
         return int(np.count_nonzero(self.is_training))
 
+    @property
+    def is_sampled(self) -> BoolArray:
+        """Own training rows that the growing tree is grown on, (n,) bool."""
+        return self.is_training & self.sampling.rows(len(self.finished), self.config)
+
+    def features_of(self, source: int) -> IntpArray:
+        """Features of a source that the growing tree may split, ascending."""
+        return self.sampling.features(len(self.finished), self.layouts, self.config)[source]
+
+    def candidates_in(self, source: int) -> IntpArray:
+        """Numbers of a source's candidates in the growing tree, ascending."""
+        if not self.config.max_depth:
+            return np.empty(0, dtype=np.intp)
+        return candidates_of_features(self.layouts[source], self.features_of(source))
+
     def candidates_of(self, source: int) -> int:
-        """Candidates of a source; none where trees have no splits."""
-        return self.layouts[source].num_candidates if self.config.max_depth else 0
+        """How many candidates a source has in the growing tree."""
+        return len(self.candidates_in(source))
 
     # A level ------------------------------------------------------------------------------------
 
@@ -202,7 +221,7 @@ class Party:
     def gradient_sums(self) -> LevelSums:
         """What is summed over own rows at this level."""
         gradients = self.objective.gradients(self.margins, self.labels)
-        slots = node_slots(self.nodes, self.level, self.is_training)
+        slots = node_slots(self.nodes, self.level, self.is_sampled)
         return LevelSums(self, self.scales.encode(*gradients), slots)
 
     def hear(self, decisions: Sequence[Decision]) -> bool:
@@ -261,7 +280,7 @@ class Party:
     def _own_covers(self) -> dict[int, float]:
         leaves = self.tree.leaves
         gradients = self.objective.gradients(self.margins, self.labels)
-        slots = node_slots(self.nodes, leaves, self.is_training)
+        slots = node_slots(self.nodes, leaves, self.is_sampled)
         sums = node_sums(self.scales.encode(*gradients), slots, num_nodes=len(leaves))
         _, hessians = self.rule.reals(sums)
         return dict(zip(leaves, hessians.tolist(), strict=True))
@@ -301,7 +320,7 @@ class LevelSums:
         ----------
         source : int
         order : (candidates,) intp or None
-            Candidate at each place; None: in the source's numbering.
+            Candidate at each place, as those of the growing tree count; None: in their order.
         """
         party = self.party
         count, num_nodes = party.candidates_of(source), len(party.level)
@@ -309,9 +328,10 @@ class LevelSums:
         sums = np.empty((1 + count, num_nodes, 2), dtype=np.int64)
         sums[0] = total
         if count:
+            features = party.features_of(source)
             left = candidate_sums(
-                party.maps[source],
-                party.layouts[source],
+                party.maps[source][features],
+                party.layouts[source].of_features(features),
                 self.values,
                 self.slots,
                 num_nodes=num_nodes,
@@ -326,9 +346,10 @@ class LevelSums:
         count, num_nodes = party.candidates_of(source), len(party.level)
         refused = np.zeros((1 + count, num_nodes), dtype=np.bool_)
         if count:
+            features = party.features_of(source)
             found = refused_candidates(
-                party.maps[source],
-                party.layouts[source],
+                party.maps[source][features],
+                party.layouts[source].of_features(features),
                 self.slots,
                 num_nodes=num_nodes,
                 min_instances=party.config.min_instances,

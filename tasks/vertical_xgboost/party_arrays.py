@@ -12,6 +12,7 @@ from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import GradientScales
 from tasks.vertical_xgboost.party import KnownSplit, KnownTree, OwnColumns, Party
+from tasks.vertical_xgboost.sampling import Sampling
 from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, Record, children_of
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -64,6 +65,7 @@ def party_to_arrays(party: Party) -> dict[str, NDArray[np.generic]]:
             dtype=np.int64,
         ),
         "base-margins": np.array(party.base_margins),
+        **sampling_to_arrays(party.sampling),
         "records": np.array(
             [[r.column, r.threshold, r.missing_left] for r in party.lookup.records],
             dtype=np.float64,
@@ -108,7 +110,26 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         weights=growing.weights,
         finished=finished,
         lookup=LookupTable(records),
+        sampling=sampling_from_arrays(arrays),
     )
+
+
+def sampling_to_arrays(sampling: Sampling) -> dict[str, NDArray[np.generic]]:
+    """What draws of rows and columns depend on."""
+    return {
+        "sampling": np.array([sampling.seed, sampling.num_rows], dtype=np.int64),
+        "training-places": sampling.places,
+        "num-ranks": np.array([len(each) for each in sampling.ranks], dtype=np.int32),
+        "ranks": np.concatenate([*sampling.ranks, np.empty(0, dtype=np.int32)]),
+    }
+
+
+def sampling_from_arrays(arrays: Arrays) -> Sampling:
+    """The reverse of `sampling_to_arrays`."""
+    seed, num_rows = map(int, arrays["sampling"].tolist())
+    ends = np.cumsum(arrays["num-ranks"].astype(np.intp))
+    ranks = np.split(arrays["ranks"].astype(np.int32), ends)[: len(ends)]
+    return Sampling(seed, num_rows, arrays["training-places"].astype(np.int32), tuple(ranks))
 
 
 def trees_to_arrays(trees: Sequence[KnownTree]) -> dict[str, NDArray[np.generic]]:

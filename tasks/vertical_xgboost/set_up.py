@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import base_layer
 from tasks.vertical_xgboost.objectives import label_scale, objective_of
 from tasks.vertical_xgboost.party import OwnColumns, Party
-from tasks.vertical_xgboost.party_arrays import columns_from_arrays
+from tasks.vertical_xgboost.party_arrays import columns_from_arrays, sampling_from_arrays
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.secret_order import secret_permutation
 from tasks.vertical_xgboost.tree import GrowingTree, on_roots
@@ -155,6 +156,7 @@ def new_party(
     layouts: tuple[CandidateLayout, ...],
     maps: Mapping[str, BucketMap],
     gradient_exponent: int,
+    ranks: Sequence[Sequence[int]] = (),
 ) -> Party:
     """A party in front of its first tree.
 
@@ -169,6 +171,8 @@ def new_party(
     maps : mapping of str to (features, n) uint8
         Of the other sources, by name.
     gradient_exponent : int
+    ranks : sequence of sequence of int
+        Of all sources' features, where columns are sampled.
     """
     labels = arrays["labels"].astype(np.float64)
     others = [maps[name] for name in sorted(maps)]
@@ -187,4 +191,8 @@ def new_party(
         margins=base_layer(base_margins, len(labels)),
         nodes=on_roots(len(base_margins), len(labels)),
         tree=GrowingTree(config.max_depth, len(base_margins)),
+        sampling=replace(
+            sampling_from_arrays(arrays),
+            ranks=tuple(np.array(each, dtype=np.int32) for each in ranks),
+        ),
     )
