@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
@@ -18,13 +19,14 @@ from typing import Any
 
 from flwr.supercore import log
 
-from fedapp.checkpoint import CheckpointError, read_checkpoint
+from fedapp.checkpoint import CheckpointError, checkpointing, read_checkpoint
 from fedapp.fingerprint import code_fingerprint
 from fedapp.record_shape import LedgerRow
 from fedapp.run_config import ConfigError, RunConfig, Value
 from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
+from strategies.ledger import SERVER
 from strategies.membership import Refused
-from strategies.snapshot import Snapshot
+from strategies.snapshot import Snapshot, TakeSnapshot
 
 OWN_FRAMES = "(frames given to simulate)"
 """What the configuration of a run says of its data if they are the caller's frames."""
@@ -154,6 +156,46 @@ class Resumption:
             raise Refused([_continued(self.record.path)]) from None
         log(INFO, "resumed: %s", prior.words())
         return prior
+
+
+def snapshots_to(folder: RunFolder, earlier: Resumption | None) -> TakeSnapshot:
+    """Return what a strategy hands its snapshots to: each becomes the checkpoint of `folder`.
+
+    The first one comes when sites and state have been found to fit: then `folder` has taken over
+    from the run before, if there is one.
+    """
+    write = checkpointing(folder.path)
+    if earlier is None:
+        return write
+    begun: list[Prior] = []
+
+    def write_and_begin(snapshot: Snapshot) -> None:
+        """Write the checkpoint; after the first, note who goes on from whom."""
+        write(snapshot)
+        if not begun:
+            begun.append(earlier.begin(folder))
+
+    return write_and_begin
+
+
+def requests_sent(folder: RunFolder, ledger: Sequence[Mapping[str, Any]], *, step: str) -> int:
+    """Return how often a site was asked for a step, at most, by a run and those before it.
+
+    A run that was killed may have asked once more than its ledger says.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Of the run.
+    ledger : sequence of mapping
+        Of this run alone.
+    step : str
+    """
+    prior = read_prior(folder.path)
+    rows = [*earlier_ledger(folder.path), *ledger]
+    asked = Counter(row["receiver"] for row in rows if row["step"] == step)
+    del asked[SERVER]
+    return max(asked.values(), default=0) + (prior.killed if prior else 0)
 
 
 def open_run(path: str) -> RunFolder:

@@ -12,6 +12,7 @@ from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 
 from fedapp.fingerprint import code_fingerprint
+from fedapp.resumption import Resumption, requests_sent, snapshots_to
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.site_data import BUNDLED
@@ -55,6 +56,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         min_sites=general.min_sites,
         exclude_codes=frozenset({SMALL_SITE} if survival.on_small_site == "exclude" else ()),
     )
+    earlier = Resumption.of(config)
     records: list[dict[str, Any]] = []
 
     def write_round(record: dict[str, Any]) -> None:
@@ -68,12 +70,20 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         seed=general.seed,
         min_sites=general.min_sites,
         on_round=write_round,
+        on_snapshot=snapshots_to(folder, earlier),
     )
-    result = strategy.start(grid=exchange, timeout=general.timeout)
+    result = strategy.start(
+        grid=exchange,
+        timeout=general.timeout,
+        resume_from=earlier.snapshot if earlier else None,
+    )
     predictor = _predictor(strategy, from_array_record(result.arrays), config)
     predictor.save(folder.model_path())
     folder.write_json("curves.json", _curves(strategy))
     summary = _summary(strategy, exchange, records, config)
+    if earlier is not None and survival.dp_mechanism != "none":
+        asked = requests_sent(folder, exchange.ledger, step="train")
+        summary |= _releases(asked, summary, rounds=survival.rounds)
     _tell(summary)
     return summary
 
@@ -153,6 +163,21 @@ def _summary(
     if len(finite) < len(ratios):  # updates of which the noise leaves no norm to be seen
         summary["noise-to-signal-unbounded"] = len(ratios) - len(finite)
     return summary
+
+
+def _releases(asked: int, summary: Mapping[str, Any], *, rounds: int) -> dict[str, Any]:
+    """What a resumed run says of updates that left a site in rounds which were run again."""
+    repeated = max(0, asked - rounds)
+    words = (
+        f"The run was resumed: a site released at most {rounds + repeated} privatized updates, "
+        f"{rounds} rounds + {repeated} repeated. An update of the interrupted round may have left "
+        "before the interruption, so it counts as released."
+    )
+    return {
+        "releases": rounds + repeated,
+        "releases-repeated": repeated,
+        "privacy": f"{summary['privacy']} {words}",
+    }
 
 
 def _tell(summary: Mapping[str, Any]) -> None:

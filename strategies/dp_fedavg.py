@@ -25,6 +25,8 @@ from strategies.averaging import (
 )
 from strategies.exchange import Disclosure, Exchange
 from strategies.lateness import Lateness
+from strategies.rounds import Rounds
+from strategies.snapshot import Snapshot, TakeSnapshot, generator_state, restore_generator
 from strategies.update_intake import UpdateIntake, noise_to_signal
 from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
 from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings
@@ -91,6 +93,9 @@ class DPFedAvg(FedAvg):
         Takes round, new model and metrics: see :meth:`after_round`.
     rng : numpy.random.Generator, optional
         Samples nodes where ``fraction_train`` or ``fraction_evaluate`` is below 1.
+    on_snapshot : callable, optional
+        Takes a :class:`~strategies.snapshot.Snapshot` before the first round and after each, from
+        one of which ``start(resume_from=...)`` goes on.
     **fedavg
         What :class:`flwr.serverapp.strategy.FedAvg` takes. Metrics are averaged as there unless
         ``train_metrics_aggr_fn`` or ``evaluate_metrics_aggr_fn`` says otherwise; those that not
@@ -122,6 +127,8 @@ class DPFedAvg(FedAvg):
         ),
     }
 
+    kind_of_snapshot: ClassVar[str] = "dp-fedavg"
+
     def __init__(
         self,
         *,
@@ -134,6 +141,7 @@ class DPFedAvg(FedAvg):
         weigh: Callable[[Message], float] | None = None,
         after_round: AfterRound | None = None,
         rng: np.random.Generator | None = None,
+        on_snapshot: TakeSnapshot | None = None,
         **fedavg: Any,
     ) -> None:
         if weighting not in ("examples", "equal"):
@@ -156,6 +164,7 @@ class DPFedAvg(FedAvg):
         self._weigh = weigh
         self._after_round = after_round
         self._rng = rng or np.random.default_rng()
+        self._on_snapshot = on_snapshot
         self._lateness = Lateness()
         self._num_rounds: int | None = None
         self._timeout: float | None = None
@@ -174,22 +183,37 @@ class DPFedAvg(FedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        resume_from: Snapshot | None = None,
     ) -> Result:
-        """Run the protocol; arguments and result are Flower's.
+        """Run the protocol; arguments and result are Flower's, but for the last.
+
+        With `resume_from`, a snapshot of a run with the same settings, only the rounds that it
+        lacks are run. The result is that of the whole run, equal to that of one which was not
+        interrupted where the clients' answers depend on model, round and rows alone.
 
         Raises
         ------
         strategies.exchange.TooFewSites
             If too few nodes connect within `timeout` seconds, or too few replies are usable.
+        strategies.snapshot.UnusableSnapshot
+            If the snapshot is of another strategy, another model or more rounds.
         """
         if num_rounds < 1:
             raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 1")
         self._num_rounds, self._timeout = num_rounds, timeout
         self.noise_to_signal, self.shortfalls, self._lateness = {}, {}, Lateness()
-        return super().start(
-            grid=Exchange.around(grid, timeout=timeout, disclosures=self.disclosures),
-            initial_arrays=initial_arrays,
+        if resume_from is not None:
+            self.restore(resume_from)
+        rounds = Rounds(
+            self,
+            snapshot=self.snapshot,
             num_rounds=num_rounds,
+            take=self._on_snapshot,
+            resume_from=resume_from,
+        )
+        return rounds.run(
+            Exchange.around(grid, timeout=timeout, disclosures=self.disclosures),
+            initial_arrays,
             timeout=timeout,
             train_config=train_config,
             evaluate_config=evaluate_config,
@@ -347,6 +371,34 @@ class DPFedAvg(FedAvg):
         """Do something with the new model and the metrics of the one before; nothing by default."""
         if self._after_round is not None:
             self._after_round(server_round, arrays, metrics)
+
+    def snapshot(self, server_round: int) -> Snapshot:
+        """Return what :meth:`restore` needs to go on after a round; the model is added to it.
+
+        A subclass that remembers more between rounds returns the same ``facts`` and ``arrays``
+        and its own, and sets them in :meth:`restore`.
+        """
+        facts = {
+            "generator": generator_state(self._rng),
+            "late-in-a-row": self._lateness.in_a_row,
+            "noise-to-signal": {str(n): ratios for n, ratios in self.noise_to_signal.items()},
+            "shortfalls": {str(n): list(counts) for n, counts in self.shortfalls.items()},
+        }
+        return Snapshot(self.kind_of_snapshot, server_round, facts)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as after the round that a snapshot is of.
+
+        Raises
+        ------
+        strategies.snapshot.UnusableSnapshot
+            If it is of another strategy.
+        """
+        facts = snapshot.of_kind(self.kind_of_snapshot).facts
+        restore_generator(self._rng, facts["generator"])
+        self._lateness = Lateness(facts["late-in-a-row"])
+        self.noise_to_signal = {int(n): dict(r) for n, r in facts["noise-to-signal"].items()}
+        self.shortfalls = {int(n): (a, b) for n, (a, b) in facts["shortfalls"].items()}
 
     # Parts of the steps -----------------------------------------------------------------------
 

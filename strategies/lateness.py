@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from strategies.exchange import Exchange, Fault
 
@@ -18,10 +18,21 @@ MOST_LATE = 2
 
 
 class Lateness:
-    """Counts in how many rounds in a row each site was late."""
+    """Counts in how many rounds in a row each site was late.
 
-    def __init__(self) -> None:
-        self._in_a_row: Counter[str] = Counter()
+    Parameters
+    ----------
+    in_a_row : mapping of str to int, optional
+        Counts to go on from, as the property of this name told them.
+    """
+
+    def __init__(self, in_a_row: Mapping[str, int] | None = None) -> None:
+        self._in_a_row: Counter[str] = Counter(in_a_row)
+
+    @property
+    def in_a_row(self) -> dict[str, int]:
+        """How often each site that was late in the last round was so in a row, by name."""
+        return dict(self._in_a_row)
 
     def note(self, *, answered: Iterable[str], late: Iterable[str]) -> list[str]:
         """Count a round; who was not addressed in it stays as it was.

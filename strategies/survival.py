@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from logging import INFO
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
-from strategies.survival_columns import common_columns
+from strategies.snapshot import Snapshot
 from strategies.survival_evaluation import (
     NO_EVALUATION_ROWS,
     c_index_entries,
@@ -28,10 +28,12 @@ from strategies.survival_evaluation import (
     signs_of_collapse,
 )
 from strategies.survival_model import initial_model, pooled_cuts
+from strategies.survival_resume import SetUp, Told
 from strategies.survival_statistics import (
     PooledStatistics,
     pool_statistics,
     read_introductions,
+    statistics_request,
 )
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
@@ -125,6 +127,8 @@ class SurvivalFedAvg(DPFedAvg):
         `min_sites`: ``weigh``, ``after_round``, ``rng``, ``fraction_train`` and others.
     """
 
+    kind_of_snapshot: ClassVar[str] = "survival"
+
     def __init__(
         self,
         *,
@@ -165,6 +169,9 @@ class SurvivalFedAvg(DPFedAvg):
         self.diagnostics: tuple[str, ...] = ()
         self.final: dict[str, Any] = {}
         self._record: dict[str, Any] = {"round": 0}
+        self._records: list[dict[str, Any]] = []
+        self._told = Told()
+        self._grid: Exchange | None = None
         self.metrics: SurvivalMetrics | None = None
         self._risk_moments: FeatureMoments | None = None
         self._evaluations: list[EvaluationSums] = []
@@ -179,11 +186,18 @@ class SurvivalFedAvg(DPFedAvg):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        resume_from: Snapshot | None = None,
     ) -> Result:
-        """Run all steps; arguments as of Flower's ``start``, those left out are made here."""
+        """Run all steps; arguments as of Flower's ``start``, those left out are made here.
+
+        With `resume_from` see :meth:`resume_set_up` and `DPFedAvg.start`.
+        """
         self._begin()
         exchange = Exchange.around(grid, timeout=timeout, disclosures=SURVIVAL_DISCLOSURES)
-        statistics = self.gather_statistics(exchange)
+        if resume_from is None:
+            statistics = self.gather_statistics(exchange)
+        else:
+            statistics = self.resume_set_up(exchange, resume_from)
         config = TrainConfig(
             standardizer=statistics.standardizer,
             grid_horizon=statistics.horizon,
@@ -200,6 +214,7 @@ class SurvivalFedAvg(DPFedAvg):
             train_config=config,
             evaluate_config=config if evaluate_config is None else evaluate_config,
             evaluate_fn=evaluate_fn,
+            resume_from=resume_from,
         )
         if _are_equal(initial_arrays, result.arrays):
             self.diagnostics += (MODEL_UNCHANGED,)
@@ -223,26 +238,60 @@ class SurvivalFedAvg(DPFedAvg):
         NotEstimable
             If no site has an event.
         """
-        config, min_sites = self.config, self.min_train_nodes
+        min_sites = self.min_train_nodes
         facts = read_introductions(exchange, self.sites, min_sites=min_sites)
-        common = common_columns(
-            facts, config.declared_categories, allow_missing=config.missing == "median"
-        )
-        request = StatisticsRequest(
-            config.horizon or max(fact.horizon_bound for fact in facts.values()),
-            common.encoding,
-            common.median_ranges,
-        )
-        replies = exchange.send_and_receive(self._to_all(exchange, request.to_record(), STATISTICS))
+        request = statistics_request(facts, self.config)
+        replies = self._ask(exchange, request)
+        self._told = Told.of(exchange, {name: self.sites[name] for name in facts}, replies)
         self.statistics = pool_statistics(
             exchange,
             replies,
             facts=facts,
             request=request,
-            time_bins=config.time_bins,
+            time_bins=self.config.time_bins,
             min_sites=min_sites,
         )
+        self._grid = exchange
         return self.statistics
+
+    def resume_set_up(self, exchange: Exchange, snapshot: Snapshot) -> PooledStatistics:
+        """Step 1 of a run that goes on: what was agreed on holds, and sites must tell the same.
+
+        Raises
+        ------
+        Refused
+            With the name of each site that took part and is missing, or tells something else.
+        UnusableSnapshot
+            If the snapshot is of another strategy.
+        """
+        set_up = SetUp.from_snapshot(snapshot.of_kind(self.kind_of_snapshot))
+        set_up.meet_again(exchange, self.sites)
+        request = statistics_request(set_up.facts, self.config)
+        set_up.compare(exchange, self._ask(exchange, request))
+        self._told, self.statistics, self._grid = set_up.told, set_up.statistics, exchange
+        return self.statistics
+
+    def _ask(self, exchange: Exchange, request: StatisticsRequest) -> list[Message]:
+        messages = self._to_all(exchange, request.to_record(), STATISTICS)
+        return exchange.send_and_receive(messages)
+
+    def snapshot(self, server_round: int) -> Snapshot:
+        """Return the state after a round: that of `DPFedAvg`, set-up, and records of rounds."""
+        assert self.statistics is not None, "gather_statistics comes first"
+        assert self._grid is not None, "gather_statistics comes first"
+        members = tuple(self._grid.name_of(node) for node in self._grid.get_node_ids())
+        set_up = SetUp(self.statistics, self._told, members, tuple(self._grid.faults))
+        bare = super().snapshot(server_round)
+        facts = {**bare.facts, "record": self._record, "records": self._records}
+        return set_up.to_snapshot(Snapshot(bare.kind, server_round, facts, bare.arrays))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as after the round; `on_round` gets the records of all rounds that are over."""
+        super().restore(snapshot)
+        self._record = dict(snapshot.facts["record"])
+        self._records = [dict(record) for record in snapshot.facts["records"]]
+        for record in self._records:
+            self.on_round(record)
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the initial model, which depends on the seed, the inputs and the cuts."""
@@ -456,6 +505,7 @@ class SurvivalFedAvg(DPFedAvg):
                 record["c-index-lower"],
                 record["c-index-upper"],
             )
+        self._records.append(record)
         self.on_round(record)
 
     def _to_all(self, exchange: Exchange, content: RecordDict, message_type: str) -> list[Message]:

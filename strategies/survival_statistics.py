@@ -12,12 +12,13 @@ from flwr.app import Message
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.lateness import LEFT_OUT
-from strategies.survival_columns import CommonColumns, pooled_standardizer
+from strategies.survival_columns import CommonColumns, common_columns, pooled_standardizer
 from strategies.survival_strangers import of_other_features, of_other_times
 from tasks.site.messages import TaskPart
 from tasks.site.not_estimable import NotEstimable
 from tasks.site.reply_fields import MalformedReply
 from tasks.survival.censoring import median_follow_up
+from tasks.survival.config import SurvivalConfig
 from tasks.survival.medians import MEDIAN_BINS
 from tasks.survival.messages import ROUNDING
 from tasks.survival.risk_sets import FloatArray, RiskSetSums, time_grid
@@ -111,6 +112,26 @@ def read_introductions(
     usable = {name: fact for name, fact in facts.items() if name not in reasons}
     _need(len(usable), min_sites, exchange, before)
     return usable
+
+
+def statistics_request(
+    facts: Mapping[str, SurvivalFacts], config: SurvivalConfig
+) -> StatisticsRequest:
+    """Return what sites are asked in set-up, by what their introductions told.
+
+    Raises
+    ------
+    Refused
+        If sites have different feature columns.
+    """
+    common = common_columns(
+        facts, config.declared_categories, allow_missing=config.missing == "median"
+    )
+    return StatisticsRequest(
+        config.horizon or max(fact.horizon_bound for fact in facts.values()),
+        common.encoding,
+        common.median_ranges,
+    )
 
 
 def pool_statistics(
