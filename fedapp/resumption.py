@@ -27,6 +27,7 @@ from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
 from strategies.ledger import SERVER
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot
+from tasks.roc_glm.releases import NOISY_RELEASES
 
 OWN_FRAMES = "(frames given to simulate)"
 """What the configuration of a run says of its data if they are the caller's frames."""
@@ -289,6 +290,8 @@ def resume_faults(chosen: Mapping[str, Value]) -> list[str]:
     code = str(record.config.get("versions", {}).get("fedapp", ""))
     if code != code_fingerprint():
         faults.append(f"other code ran it ({code}) than runs now ({code_fingerprint()})")
+    if not faults and record.task == "roc-glm" and (fault := _roc_glm_fault(chosen)):
+        faults.append(fault)
     if not faults:
         faults += _differences(record.config.get("config", {}), chosen)
     return [f"{start}{fault}" for fault in faults]
@@ -346,6 +349,22 @@ def _status_fault(record: RunRecord) -> str:
         f"the run may still go on, on {host}: it wrote to its folder {silent:.0f} s ago; it counts "
         f"as ended after {longest:.0f} s"
     )
+
+
+def _roc_glm_fault(chosen: Mapping[str, Value]) -> str:
+    """Say why a ROC-GLM run has no step to go on from."""
+    release = chosen["roc-glm.release"]
+    if release in NOISY_RELEASES:
+        return (
+            f"roc-glm.release = {release!r} is made once in a run: in one that goes on, noise "
+            "would be drawn and its budget spent again; begin a new run if that is meant"
+        )
+    if chosen["roc-glm.mode"] != "fisher":
+        return (
+            "roc-glm.mode = 'one-shot' is one exchange after the introduction: there is nothing to "
+            "go on from; begin a new run"
+        )
+    return ""
 
 
 def _continued(path: Path) -> str:

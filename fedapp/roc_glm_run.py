@@ -14,6 +14,7 @@ from flwr.supercore.constant import TaskType
 from fedapp import roc_glm_summary
 from fedapp.fingerprint import code_fingerprint
 from fedapp.pooled_check import pooled_check
+from fedapp.resumption import Resumption, snapshots_to
 from fedapp.roc_glm_cautions import cautions
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
@@ -59,14 +60,20 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         exclude_codes=frozenset({SMALL_SITE} if roc_glm.on_small_site == "exclude" else ()),
         task={"model": text} if text else None,
     )
+    earlier = Resumption.of(config)
     strategy = RocGlm(
         config=roc_glm,
         sites=parts,
         model=model,
         min_sites=general.min_sites,
         rng=np.random.default_rng(general.seed),
+        on_snapshot=snapshots_to(folder, earlier),
     )
-    result = strategy.start(grid=exchange, timeout=general.timeout)
+    result = strategy.start(
+        grid=exchange,
+        timeout=general.timeout,
+        resume_from=earlier.snapshot if earlier else None,
+    )
     curves = roc_glm_summary.curves_of(result, roc_glm)
     summary = {
         **roc_glm_summary.summary_of(result, roc_glm),

@@ -14,8 +14,16 @@ from flwr.supercore import log
 from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
 from strategies.fisher_result import COEFFICIENTS, FisherResult, Iteration
+from strategies.fisher_resume import (
+    keep_members,
+    pack_history,
+    pack_iterations,
+    unpack_history,
+    unpack_iterations,
+)
 from strategies.fisher_settings import initial_coefficients, refuse_settings
 from strategies.membership import Refused
+from strategies.snapshot import Snapshot, TakeSnapshot, UnusableSnapshot
 from strategies.without_rounds import WithoutEvaluation
 from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
 from tasks.glm.messages import (
@@ -86,6 +94,9 @@ class FisherScoring(WithoutEvaluation):
         them, all the same.
     after_iteration : callable, optional
         Takes an :class:`Iteration`.
+    on_snapshot : callable, optional
+        Takes a :class:`~strategies.snapshot.Snapshot` after each iteration but the last, from one
+        of which ``start(resume_from=...)`` goes on.
 
     Attributes
     ----------
@@ -103,6 +114,7 @@ class FisherScoring(WithoutEvaluation):
     disclosures: ClassVar[Mapping[str, Disclosure]] = FISHER_DISCLOSURES
     message_type: ClassVar[str] = FISHER
     families: ClassVar[Mapping[str, Family]] = FAMILIES
+    kind_of_snapshot: ClassVar[str] = "fisher-scoring"
 
     def __init__(
         self,
@@ -114,6 +126,7 @@ class FisherScoring(WithoutEvaluation):
         min_sites: int = 2,
         feature_names: Iterable[str] | None = None,
         after_iteration: Callable[[Iteration], None] | None = None,
+        on_snapshot: TakeSnapshot | None = None,
     ) -> None:
         refuse_settings(
             family=(family, tuple(self.families)),
@@ -130,6 +143,7 @@ class FisherScoring(WithoutEvaluation):
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.history: list[Iteration] = []
         self._after_iteration = after_iteration
+        self._on_snapshot = on_snapshot
         # Of the run under way:
         self.cohort: Cohort
         self._iteration: FisherIteration
@@ -137,6 +151,7 @@ class FisherScoring(WithoutEvaluation):
         self._num_rounds = 0
         self._timeout: float = 3600
         self._config: ConfigRecord | None = None
+        self._resumed: Snapshot | None = None  # until its sites have answered
 
     # The protocol -----------------------------------------------------------------------------
 
@@ -149,8 +164,9 @@ class FisherScoring(WithoutEvaluation):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        resume_from: Snapshot | None = None,
     ) -> FisherResult:
-        """Run the protocol; arguments are Flower's.
+        """Run the protocol; arguments are Flower's, but for the last.
 
         Parameters
         ----------
@@ -168,6 +184,9 @@ class FisherScoring(WithoutEvaluation):
             Sites evaluate nothing.
         evaluate_fn : callable, optional
             Called with the iteration and the next coefficients.
+        resume_from : Snapshot, optional
+            Of a fit with the same settings, sites and rows: its iterations are not made again, and
+            the result is the same to the last bit.
 
         Raises
         ------
@@ -176,7 +195,10 @@ class FisherScoring(WithoutEvaluation):
         strategies.exchange.TooFewSites
             If fewer than ``min_sites`` connect or give usable replies.
         strategies.membership.Refused
-            If the sites' columns differ, or two have one name.
+            If the sites' columns differ, or two have one name; in a fit that goes on, if a site
+            of it is not there, or the sites have more or fewer rows than before.
+        strategies.snapshot.UnusableSnapshot
+            If the snapshot is of another strategy.
         """
         if evaluate_config:
             raise ValueError("evaluate_config: must be left out, sites evaluate nothing")
@@ -189,6 +211,9 @@ class FisherScoring(WithoutEvaluation):
         metrics: dict[int, MetricRecord] = {}
         evaluated: dict[int, MetricRecord] = {}
         server_round = 0
+        if resume_from is not None:
+            server_round = self.restore(resume_from)
+            metrics, evaluated = unpack_history(resume_from)[1]
         while not self._iteration.finished:
             server_round += 1
             requests = self.configure_train(server_round, arrays, config, exchange)
@@ -197,6 +222,8 @@ class FisherScoring(WithoutEvaluation):
             said = evaluate_fn(server_round, arrays) if evaluate_fn else None
             if said is not None:
                 evaluated[server_round] = said
+            if self._on_snapshot and not self._iteration.finished:
+                self._on_snapshot(self.snapshot(metrics, evaluated))
         fit = self._iteration.fit()
         return FisherResult(
             arrays=ArrayRecord({COEFFICIENTS: Array(fit.coefficients)}),
@@ -223,7 +250,14 @@ class FisherScoring(WithoutEvaluation):
         """Pool the replies and make the step; return the next coefficients and the deviance."""
         iteration, lost = self._iteration, len(self.cohort.lost)
         evaluated = iteration.coefficients
-        sums = self.pool(self.cohort.read(replies, self.parse_reply))
+        read = self.cohort.read(replies, self.parse_reply)
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            read = self._of_same_sites(read, resumed)
+        sums = self.pool(read)
+        self._refuse_other_rows(sums)
+        if resumed is not None and self._on_snapshot:  # it fits: from here this fit has it
+            self._on_snapshot(resumed)
         self._check_number(len(sums.score))
         if len(self.cohort.lost) > lost:  # another likelihood than that of the iterations before
             iteration = self._new_iteration(evaluated, rounds=server_round - 1)
@@ -317,6 +351,43 @@ class FisherScoring(WithoutEvaluation):
         if self._after_iteration is not None:
             self._after_iteration(iteration)
 
+    def snapshot(
+        self, metrics: Mapping[int, MetricRecord], evaluated: Mapping[int, MetricRecord]
+    ) -> Snapshot:
+        """Return what :meth:`restore` needs to go on after the last iteration.
+
+        A subclass that remembers more returns the same ``facts`` and ``arrays`` and its own.
+
+        Parameters
+        ----------
+        metrics, evaluated : mapping of int to MetricRecord
+            As in the result, of the iterations made.
+        """
+        fits, arrays = pack_iterations([self._iteration])
+        facts, history = pack_history(self.history, metrics, evaluated)
+        facts |= {
+            "fits": fits,
+            "family": self.family,
+            "sites": list(self.cohort.names),
+            "lost": list(self.cohort.lost),
+            "feature-names": self.cohort.feature_names and list(self.cohort.feature_names),
+        }
+        return Snapshot(self.kind_of_snapshot, self._round, facts, {**arrays, **history})
+
+    def restore(self, snapshot: Snapshot) -> int:
+        """Be as after the iteration that a snapshot is of; return its number."""
+        facts = snapshot.of_kind(self.kind_of_snapshot).facts
+        if facts["family"] != self.family:
+            raise UnusableSnapshot(f"of family {facts['family']}, not {self.family}")
+        self.history = unpack_history(snapshot)[0]
+        unpack_iterations([self._iteration], snapshot, facts["fits"][:1])
+        self.cohort.lost = list(facts["lost"])
+        if facts["feature-names"]:
+            self.cohort.feature_names = tuple(facts["feature-names"])
+        self._resumed = snapshot
+        log(INFO, "%d iterations were made before", snapshot.round)
+        return snapshot.round
+
     def ask_again(self) -> dict[str, Any]:
         """Make one more exchange at the same coefficients; for :meth:`pool`.
 
@@ -345,7 +416,7 @@ class FisherScoring(WithoutEvaluation):
         )
         self.cohort = Cohort(exchange, min_sites=self.min_sites, feature_names=self.feature_names)
         self._num_rounds, self._timeout = num_rounds, timeout
-        self.history = []
+        self.history, self._resumed = [], None
         self._new_iteration(initial_coefficients(initial), rounds=0)
 
     def _new_iteration(self, start: FloatArray | None, *, rounds: int) -> FisherIteration:
@@ -367,6 +438,20 @@ class FisherScoring(WithoutEvaluation):
         if self._config:
             content["config"] = self._config
         return self.cohort.address(content, self.message_type)
+
+    def _of_same_sites(self, read: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+        """Return the replies of those who took part before; sites may tell names only now."""
+        keep_members(self.cohort.exchange, snapshot.facts["sites"])
+        self.cohort.nodes = list(self.cohort.exchange.get_node_ids())
+        return {name: read[name] for name in self.cohort.names}
+
+    def _refuse_other_rows(self, sums: FisherSums) -> None:
+        """Refuse sums of other rows than those of the iteration before, by the same sites."""
+        before = self.history[-1] if self.history else None
+        if before and before.sites == self.cohort.names and before.rows != sums.rows:
+            raise Refused(
+                [f"the sites have {sums.rows} rows, and had {before.rows} in the iteration before"]
+            )
 
     def _check_number(self, number: int) -> None:
         """Refuse sums of another number of coefficients than there are names."""

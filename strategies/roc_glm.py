@@ -14,18 +14,21 @@ from flwr.supercore import log
 from strategies.all_parties import AllParties
 from strategies.exchange import Exchange
 from strategies.fisher_result import COEFFICIENTS, Iteration
+from strategies.fisher_resume import keep_members
 from strategies.membership import Refused
 from strategies.roc_glm_checks import check_exact_sums
 from strategies.roc_glm_first_step import RocGlmFirstStep
 from strategies.roc_glm_fisher import AFTER_RELEASE, RocGlmFisher
 from strategies.roc_glm_release import PooledRelease, survivors_of
 from strategies.roc_glm_result import PositiveSums, RocGlmResult, RoundsFit, roc_glm_disclosures
+from strategies.snapshot import Snapshot, TakeSnapshot
 from strategies.without_rounds import unused_arguments
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import require_both_classes
 from tasks.roc_glm.counts_messages import COUNTS, CountsReply, CountsRequest
 from tasks.roc_glm.noisy_scores import validate_noisy_scores
 from tasks.roc_glm.probit import require_existence
+from tasks.roc_glm.releases import NOISY_RELEASES
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
 from tasks.site.messages import TaskPart
@@ -81,6 +84,9 @@ class RocGlm(RocGlmFirstStep):
         Draws noise anew for the interval after noisy scores; it protects nobody.
     after_iteration : callable, optional
         Takes an :class:`~strategies.fisher_result.Iteration` of Fisher scoring.
+    on_snapshot : callable, optional
+        Takes a :class:`~strategies.snapshot.Snapshot` after each iteration of Fisher scoring but
+        the last; none after a release with noise, which cannot be made again.
 
     Attributes
     ----------
@@ -102,12 +108,16 @@ class RocGlm(RocGlmFirstStep):
         min_sites: int = 2,
         rng: np.random.Generator | None = None,
         after_iteration: Callable[[Iteration], None] | None = None,
+        on_snapshot: TakeSnapshot | None = None,
     ) -> None:
         super().__init__(config=config, sites=sites, model=model)
         self.min_sites = min_sites
         self.rng = rng or np.random.default_rng()
         self.fisher = RocGlmFisher(
-            config=config, min_sites=min_sites, after_iteration=after_iteration
+            config=config,
+            min_sites=min_sites,
+            after_iteration=after_iteration,
+            on_snapshot=None if config.release in NOISY_RELEASES else on_snapshot,
         )
 
     def start(
@@ -119,6 +129,7 @@ class RocGlm(RocGlmFirstStep):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        resume_from: Snapshot | None = None,
     ) -> RocGlmResult:
         """Run all steps; arguments are Flower's.
 
@@ -132,6 +143,9 @@ class RocGlm(RocGlmFirstStep):
             Most iterations of Fisher scoring, 2 or more; default ``roc-glm.max-rounds``.
         timeout : float
             Seconds to wait for the replies of an exchange, unless the Exchange has its own.
+        resume_from : Snapshot, optional
+            Of a run with the same settings, sites and rows. Exact counts are released again, which
+            tells nothing new, and compared; then the iterations that are left are made.
 
         Raises
         ------
@@ -158,13 +172,15 @@ class RocGlm(RocGlmFirstStep):
         )
         self._refuse_strangers(exchange)
         self.roster, self._left_out = None, []
+        if resume_from is not None:
+            keep_members(exchange, resume_from.of_kind(self.fisher.kind_of_snapshot).facts["sites"])
         pooled = self.gather_release(exchange)
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
         sums = by_rounds = None
         if pooled.scores is not None:
             sums = self.gather_counts(exchange, pooled)
         if self.config.mode == "fisher" and pooled.noisy is None:
-            by_rounds = self.fit_by_rounds(exchange, pooled, num_rounds)
+            by_rounds = self.fit_by_rounds(exchange, pooled, num_rounds, resume_from)
         return self._result(self.estimate(pooled, by_rounds, sums), pooled, by_rounds, sums)
 
     # The steps after the first -------------------------------------------------------------------
@@ -188,7 +204,11 @@ class RocGlm(RocGlmFirstStep):
         return PositiveSums.of(list(replies.values()), self.plan.shape)
 
     def fit_by_rounds(
-        self, exchange: Exchange, pooled: PooledRelease, num_rounds: int | None = None
+        self,
+        exchange: Exchange,
+        pooled: PooledRelease,
+        num_rounds: int | None = None,
+        resume_from: Snapshot | None = None,
     ) -> RoundsFit:
         """Step 3, ``fisher``: fit the ROC-GLM, and calibration where scores are probabilities.
 
@@ -200,6 +220,7 @@ class RocGlm(RocGlmFirstStep):
                 require_existence(w1, pooled.num_positive)
             except NotEstimable as reason:
                 return RoundsFit(no_fit=reason)
+            self.fisher.release_digest = pooled.digest
         return self.fisher.fit_by_rounds(
             exchange,
             survivors_of(self.plan, pooled)[-1],
@@ -207,6 +228,7 @@ class RocGlm(RocGlmFirstStep):
             num_positive=pooled.num_positive,
             with_calibration=pooled.counts is not None and self.plan.is_probability,
             num_rounds=num_rounds,
+            resume_from=resume_from,
         )
 
     def estimate(

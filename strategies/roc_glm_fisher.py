@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from flwr.app import RecordDict
+from flwr.app import MetricRecord, RecordDict
 
 from strategies.all_parties import lost_sites
 from strategies.exchange import Exchange
 from strategies.fisher_result import Iteration
+from strategies.fisher_resume import pack_iterations, unpack_iterations
 from strategies.fisher_scoring import FisherScoring
 from strategies.membership import Refused
 from strategies.roc_glm_checks import check_fisher_sums, check_masked
 from strategies.roc_glm_result import MaskedSums, RoundsFit
+from strategies.snapshot import Snapshot, TakeSnapshot
 from tasks.glm.families import FisherSums
 from tasks.glm.messages import SiteReply
 from tasks.glm.scoring import FisherIteration, Iterate
@@ -60,9 +62,12 @@ class RocGlmFisher(FisherScoring):
         Fewest sites.
     after_iteration : callable, optional
         Takes an :class:`~strategies.fisher_result.Iteration`.
+    on_snapshot : callable, optional
+        Takes a :class:`~strategies.snapshot.Snapshot` after each iteration but the last.
     """
 
     message_type: ClassVar[str] = ROC_GLM_FISHER
+    kind_of_snapshot: ClassVar[str] = "roc-glm"
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class RocGlmFisher(FisherScoring):
         config: RocGlmConfig,
         min_sites: int = 2,
         after_iteration: Callable[[Iteration], None] | None = None,
+        on_snapshot: TakeSnapshot | None = None,
     ) -> None:
         super().__init__(
             family="probit",
@@ -78,7 +84,9 @@ class RocGlmFisher(FisherScoring):
             min_sites=min_sites,
             feature_names=("gamma-1", "gamma-2"),
             after_iteration=after_iteration,
+            on_snapshot=on_snapshot,
         )
+        self.release_digest = ""
         self.config = config
         self.roster: Roster | None = None
         self._survivor: Survivor | None = None
@@ -95,6 +103,7 @@ class RocGlmFisher(FisherScoring):
         roster: Roster | None = None,
         with_calibration: bool = False,
         num_rounds: int | None = None,
+        resume_from: Snapshot | None = None,
     ) -> RoundsFit:
         """Fit the ROC-GLM, and the calibration beside it.
 
@@ -112,6 +121,8 @@ class RocGlmFisher(FisherScoring):
             Scores are probabilities, and sums over all rows may leave the sites.
         num_rounds : int, optional
             Most iterations; the configuration's ``max-rounds`` if not given.
+        resume_from : Snapshot, optional
+            Of a run with the same release: see `FisherScoring.start`.
         """
         most = num_rounds or self.config.max_rounds
         self.roster, self._survivor, self._failed = roster, survivor, set()
@@ -121,7 +132,12 @@ class RocGlmFisher(FisherScoring):
             for _ in range(2 if with_calibration else 0)
         ]
         try:
-            fit = self.start(exchange, num_rounds=most, timeout=exchange.timeout or 3600).fit
+            fit = self.start(
+                exchange,
+                num_rounds=most,
+                timeout=exchange.timeout or 3600,
+                resume_from=resume_from,
+            ).fit
         except NotEstimable as reason:
             return RoundsFit(no_fit=reason, iterations=len(self.history))
         calibration = None
@@ -178,6 +194,36 @@ class RocGlmFisher(FisherScoring):
         """Whether the ROC-GLM has converged, and the calibration beside it."""
         is_last = self._round >= self._num_rounds
         return super().has_converged(before, now) and (is_last or not self._unfinished)
+
+    def snapshot(
+        self, metrics: Mapping[int, MetricRecord], evaluated: Mapping[int, MetricRecord]
+    ) -> Snapshot:
+        """Return the state after an iteration, the calibrations and the release's hash included."""
+        bare = super().snapshot(metrics, evaluated)
+        fits, arrays = pack_iterations([self._iteration, *self._calibrations])
+        more = {"fits": fits, "failed": sorted(self._failed), "release": self.release_digest}
+        return Snapshot(bare.kind, bare.round, {**bare.facts, **more}, {**bare.arrays, **arrays})
+
+    def restore(self, snapshot: Snapshot) -> int:
+        """Be as after the iteration that a snapshot is of.
+
+        Raises
+        ------
+        Refused
+            If the sites released something else than before.
+        """
+        number = super().restore(snapshot)
+        if snapshot.facts["release"] != self.release_digest:
+            raise Refused(
+                [
+                    "the sites do not release what they released in the run that is resumed: rows, "
+                    "scores or labels of a site are others; begin a new run"
+                ]
+            )
+        fits = [self._iteration, *self._calibrations]
+        unpack_iterations(fits, snapshot, snapshot.facts["fits"])
+        self._failed = set(snapshot.facts["failed"])
+        return number
 
     def _opened(self, replies: Mapping[str, MaskedSums], roster: Roster) -> FloatArray:
         """Open the masked sum."""

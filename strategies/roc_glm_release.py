@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -122,6 +123,18 @@ class PooledRelease:
     deconvolved: Deconvolved | None = None
     statistics: SiteStatistics | None = None
     sites: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of exact counts and of whose they are, to tell whether another run has them."""
+        digest = hashlib.sha256(repr((self.num_negative, self.num_positive, self.sites)).encode())
+        assert self.counts is not None, "what has noise is never released twice"
+        arrays = [self.counts.negative, self.counts.positive, self.levels]
+        if self.statistics is not None:
+            arrays += [self.statistics.counts(), self.statistics.sums()]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 def read_facts(sites: Mapping[str, TaskPart], config: RocGlmConfig) -> dict[str, SiteFacts]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 
 from strategies.exchange import Exchange, Fault
 from strategies.lateness import LEFT_OUT
@@ -196,7 +196,7 @@ def digest_of(content: RecordDict) -> str:
     for key, record in sorted(content.items()):
         digest.update(f"{key}\0{type(record).__name__}\0".encode())
         for name, value in record.items():
-            if isinstance(record, ArrayRecord):
+            if isinstance(value, Array):
                 array = value.numpy()
                 digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
                 digest.update(np.ascontiguousarray(array).tobytes())
