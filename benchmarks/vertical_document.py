@@ -92,23 +92,28 @@ class Setting:
     depth, trees : int
     options : mapping
         Further settings of the task, by key.
+    seeded_noise : bool
+        Draw the noise of partial differential privacy from the seed, so that a run repeats.
     """
 
     depth: int = 3
     trees: int = 5
     options: Mapping[str, Any] = field(default_factory=dict)
+    seeded_noise: bool = False
 
 
-def party_frames(frame: pd.DataFrame, data: DataSet, *, seed: int) -> list[pd.DataFrame]:
+def party_frames(
+    frame: pd.DataFrame, data: DataSet, *, seed: int, parties: int = PARTIES
+) -> list[pd.DataFrame]:
     """Deal the rows to the parties."""
     spread = Spread(id=ID, label=data.label)
-    return [party_table(frame, spread, site=at, sites=PARTIES, seed=seed) for at in range(PARTIES)]
+    return [party_table(frame, spread, site=at, sites=parties, seed=seed) for at in range(parties)]
 
 
 def train(
     frames: list[pd.DataFrame], data: DataSet, setting: Setting, *, seed: int, run_dir: str
 ) -> SimulationResult:
-    """Train once, with plain sums: the trees are those of an encrypted run."""
+    """Train once; with plain sums unless told otherwise: the trees are those of encrypted ones."""
     task = {
         "id": ID,
         "label": data.label,
@@ -120,9 +125,8 @@ def train(
         **setting.options,
     }
     config = {f"vertical-xgboost.{key}": value for key, value in task.items()}
-    result = simulate(
-        "vertical-xgboost", sites=frames, config={**config, "run-dir": run_dir}, seed=seed
-    )
+    config |= {"run-dir": run_dir, "seeded-noise": setting.seeded_noise}
+    result = simulate("vertical-xgboost", sites=frames, config=config, seed=seed)
     if result.summary["status"] != "ok":
         sys.exit(f"{result.summary['status']}: {result.summary.get('reason', '')}")
     return result
