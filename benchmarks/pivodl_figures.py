@@ -13,7 +13,7 @@ from pivodl_plan import Figure, Plan
 from pivodl_tables import CENTRAL, ENCRYPTED, EXACT, NOISY, PLAIN, TRIVIAL
 
 TITLES = {"credit": "Credit card", "bank": "Bank marketing", "energy": "Appliances energy"}
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#666666"
+_BLUE, _ORANGE, _GREEN, _GREY, _PINK = "#0072b2", "#d55e00", "#009e73", "#666666", "#cc79a7"
 _STYLES: dict[str, dict[str, Any]] = {
     EXACT: {"color": _BLUE, "marker": "o"},
     NOISY: {"color": _ORANGE, "marker": "s"},
@@ -45,7 +45,7 @@ def draw(
     path: Path, figure: Figure, plan: Plan, rows: Sequence[Mapping[str, Any]], *, note: str
 ) -> Canvas:
     """Draw a figure: a panel a data set, mean lines with a band from the lowest to the highest."""
-    canvas = Canvas(figsize=(1 + 3.9 * len(plan.data), 4.4), layout="constrained")
+    canvas = Canvas(figsize=(max(8.5, 1 + 3.9 * len(plan.data)), 4.4), layout="constrained")
     FigureCanvasAgg(canvas)
     panels = canvas.subplots(1, len(plan.data), squeeze=False)[0]
     for panel, data in zip(panels, plan.data, strict=True):
@@ -84,13 +84,19 @@ def _line(panel: Axes, rows: Sequence[Mapping[str, Any]], series: str) -> None:
         panel.fill_between(values, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
+_ALL_LABELS = f"{CENTRAL} (all columns and labels, test rows)"
 _OF_LABEL = {NOISY: "epsilon", ENCRYPTED: "key-bits"}
 
 
-def draw_guesses(path: Path, plan: Plan, rows: Sequence[Mapping[str, Any]], *, note: str) -> Canvas:
-    """Draw Table III: guess accuracy above and AUC below, by noise."""
+def draw_guesses(
+    path: Path, rows: Sequence[Mapping[str, Any]], *, central: Mapping[str, float], note: str
+) -> Canvas:
+    """Draw Table III: guess accuracy above and AUC below, by noise.
+
+    Beside the guesses, by data set, the accuracy of a central XGBoost on rows it has not seen.
+    """
     names = list(dict.fromkeys(row["data"] for row in rows))
-    canvas = Canvas(figsize=(1 + 5.2 * len(names), 6.4), layout="constrained")
+    canvas = Canvas(figsize=(max(9.0, 1 + 6.0 * len(names)), 6.8), layout="constrained")
     FigureCanvasAgg(canvas)
     panels = canvas.subplots(2, len(names), squeeze=False)
     for column, data in enumerate(names):
@@ -100,6 +106,7 @@ def draw_guesses(path: Path, plan: Plan, rows: Sequence[Mapping[str, Any]], *, n
             _bars(panel, here, list(places), figure)
             panel.set_ylabel("guess accuracy" if figure == "accuracy" else "AUC of the guesses")
         panels[0, column].set_title(TITLES[data])
+        panels[0, column].axhline(central[data], label=_ALL_LABELS, **_STYLES[CENTRAL])
     _legend(canvas, panels.ravel())
     words = "PIVODL, Table III: labels of others guessed from leaf weights"
     canvas.suptitle(f"{words}\n{note}", fontsize=10)
@@ -123,8 +130,8 @@ def _bars(
         panel.bar(at, heights, width=0.36, color=color, label=label)
     own = [row[figure] for row in rows if row["attack"] == "own-data"]
     if own:
-        label = "XGBoost on a party's own columns and labels"
-        panel.axhline(sum(own) / len(own), **_STYLES[CENTRAL], label=label)
+        label = "trees on a party's own columns and labels"
+        panel.axhline(sum(own) / len(own), color=_PINK, linestyle="-.", label=label)
     if figure == "accuracy":
         alike = [row for row in rows if row["attack"] == "mean-leaf-weights"]
         always = [row["accuracy"] - row["gain"] for row in alike]
@@ -146,6 +153,7 @@ def _legend(canvas: Canvas, panels: Sequence[Axes]) -> None:
     for panel in panels:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    columns = 2 if len(handles) == 4 else 3
     canvas.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False
     )

@@ -56,6 +56,7 @@ from pivodl_runs import RESULTS, Store, measure_all  # noqa: E402
 from pivodl_tables import (  # noqa: E402
     COLUMNS,
     TABLE_COLUMNS,
+    central_accuracy,
     figure_rows,
     guess_rows,
     outcomes,
@@ -137,7 +138,8 @@ def write(options: argparse.Namespace, plan: Plan, store: Store) -> None:
     if TABLE in options.only and (guesses := guess_rows(plan, store)):
         write_csv(options.out / f"{TABLE}.csv", TABLE_COLUMNS, guesses)
         note = ", ".join([*fixed.values(), rows]) + "; means over parties and seeds"
-        draw_guesses(options.out / f"{TABLE}.png", plan, guesses, note=note)
+        central = central_accuracy(plan, store)
+        draw_guesses(options.out / f"{TABLE}.png", guesses, central=central, note=note)
     write_runs(options.out / "runs.csv", store)
 
 

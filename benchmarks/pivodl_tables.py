@@ -120,6 +120,15 @@ def guess_rows(plan: Plan, store: Store) -> list[dict[str, Any]]:
     return rows
 
 
+def central_accuracy(plan: Plan, store: Store) -> dict[str, float]:
+    """Mean accuracy of a central XGBoost on the rows for evaluation, by data set of Table III."""
+    found: dict[str, list[float]] = {}
+    for run in attacked(plan):
+        if not run.epsilon:
+            found.setdefault(run.data, []).append(store[plan.reference(run)]["quality"])
+    return {data: float(np.mean(values)) for data, values in found.items()}
+
+
 def outcomes(plan: Plan, store: Store) -> list[Outcome]:
     """Runs of Figure 9 as `vertical_partial_dp` has them, to hold against its bounds."""
     found = []
