@@ -57,7 +57,7 @@ def draw(
         panel.set_xticks([row["value"] for row in here if row["series"] == here[0]["series"]])
         panel.set_ylabel(_HEIGHTS[here[0]["measure"]])
         if figure.measure != "quality":
-            panel.set_ylim(bottom=0)
+            panel.set_ylim(bottom=-0.02 * panel.get_ylim()[1])  # a line at 0 is seen
         _clean(panel)
     _legend(canvas, panels)
     words = f"PIVODL, Figure {figure.number}: {_SUBJECTS[figure.measure]} by {_AXES[figure.axis]}"

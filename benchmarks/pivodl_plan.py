@@ -258,4 +258,5 @@ def expected_seconds(work: Work) -> float:
         return plain
     columns = {"credit": 1.0, "bank": 0.5, "energy": 1.9}[work.data]
     size = (work.key_bits / 2048.0) ** 2.4
-    return plain + columns * size * (2.0 + 0.42 * nodes) * (0.55 + 0.11 * work.clients)
+    packed = 0.87 * levels + 0.1 * nodes  # many nodes of a level are in one ciphertext
+    return plain + columns * size * packed * (0.55 + 0.11 * work.clients)

@@ -180,11 +180,13 @@ def _measure_reference(work: Reference, folder: Path) -> dict[str, Any]:
     training = table.labels[~table.is_evaluation]
     given = config.given_base_score
     base = float(training.mean()) if given is None else given
+    _warm_up()
     wall, cpu = time.perf_counter(), time.process_time()
-    margins = xgboost_margins(table, config, base_score=base, num_trees=config.num_trees)
+    margins = xgboost_margins(table, config, base_scores=(base,), num_trees=config.num_trees)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     mean = float(training.mean())
-    same = np.full(len(table.labels), mean - 0.5 if metric_of(work.data) == "accuracy" else mean)
+    margin = mean - 0.5 if metric_of(work.data) == "accuracy" else mean
+    same = np.full((1, len(table.labels)), margin)
     return {
         "quality": quality(margins, table, config),
         "trivial-quality": quality(same, table, config),
