@@ -296,10 +296,15 @@ def _check_budget(
         if key in rest and not fits(cast(float, rest[key])):
             faults.append(f'node config "{key}" = {rest[key]!r}: must be {allowed}')
     if "max-epsilon" in node_config:
-        if "state-dir" not in node_config or not str(rest.get("state-dir", "-")).strip():
+        folder = str(rest.get("state-dir", "-")).strip()  # of another type: said before
+        if "state-dir" not in node_config or not folder:
             faults.append(
                 'node config "max-epsilon": needs "state-dir", where the site keeps its ledger'
             )
+        try:
+            Path(folder).expanduser()
+        except RuntimeError:
+            faults.append(f'node config "state-dir" = "{folder}": no such user\'s home is known')
         return
     faults += [
         f'node config "{key}": needs "max-epsilon"; alone it limits nothing'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -76,9 +77,13 @@ def superlink(home: Path, *, cwd: Path, simulation: bool) -> Iterator[SuperLink]
 
 
 @contextmanager
-def supernode(link: SuperLink, log: Path, *, cwd: Path, **node_config: str) -> Iterator[None]:
+def supernode(
+    link: SuperLink, log: Path, *, cwd: Path, **node_config: bool | int | float | str
+) -> Iterator[None]:
     """Run a SuperNode with this node configuration."""
-    words = " ".join(f'{key.replace("_", "-")}="{value}"' for key, value in node_config.items())
+    words = " ".join(
+        f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in node_config.items()
+    )
     command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link.port}"]
     command += ["--node-config", words, "--port", str(free_port())]
     with process(command, link.environment, cwd=cwd, log=log):

@@ -175,12 +175,15 @@ NORTH: NodeConfig = {"site-name": "north", "data-path": "/data/north.csv"}
         ("allowed-tasks", "roc-glm,cox", '"cox" is no task'),
         ("columns", "a=", 'node config "columns": part 1 must be'),
         ("state-dir", 3, "must be text in quotes"),
+        ("state-dir", "~nobody-of-this-name/state", "no such user's home is known"),
     ],
 )
 def test_a_faulty_node_configuration_is_refused_at_every_message(
     key: str, value: Value, words: str
 ) -> None:
     node = {**NORTH, key: value}
+    if key == "state-dir":
+        node["max-epsilon"] = 3.0
     for kind in (HELLO, "train", "query.survival_statistics"):
         said = ask(kind, node, {"task": "survival"})
         assert said.startswith("bad-node-config: ")
@@ -521,9 +524,12 @@ def test_a_hostile_server_gets_no_update_more_than_was_reserved(tmp_path: Path) 
             assert array.data == reply.content.array_records["arrays"][name].data
 
         assert "round-1: released in this run before" in answer(first, context)
-        for number in (0, 3, 4):
+        for other in (2.0, "2"):  # no seed of batches
+            config["server-round"] = other
+            assert answer(last, context)
+        for number in (0, 3, 4, True):
             config["server-round"] = number
-            assert f"round {number}: survival.rounds = 2" in answer(last, context)
+            assert f"round {number!r}: survival.rounds = 2" in answer(last, context)
         config["server-round"], config["num-clients"] = 2, 1000
         assert "round-2: released in this run before" in answer(last, context)
 
@@ -597,3 +603,41 @@ def test_a_roc_run_beyond_the_maximum_is_refused_at_the_introduction(tmp_path: P
         message = Message(content, dst_node_id=1, message_type="query.roc_glm_release")
         assert answer(message, copy.deepcopy(run.grid.contexts[1]))
     assert read_ledger(tmp_path / "state") == []
+
+
+# With other tasks and runs ------------------------------------------------------------------------
+
+
+def test_a_vertical_run_within_limits_is_as_without(tmp_path: Path) -> None:
+    values: dict[str, Value] = {
+        "task": "vertical-xgboost",
+        "vertical-xgboost.num-trees": 1,
+        "vertical-xgboost.max-depth": 1,
+        "vertical-xgboost.encryption": "none",
+        "vertical-xgboost.min-instances": 5,
+        "num-sites": 3,
+        "report": False,
+        "run-dir": str(tmp_path),
+    }
+    told = []
+    for limits in ({}, {"allowed-tasks": "vertical-xgboost", "min-privacy-level": 5}):
+        nodes: list[NodeConfig] = [{"partition-id": n, "num-partitions": 3} for n in range(3)]
+        full = {**run_config.defaults(), **values}
+        grid = Recorded([{**node, **limits} for node in nodes], full)
+        folder = server_app.run_task(grid, full, started=time.time())
+        record = RunFolder.open(folder).read()
+        assert record.status["status"] == "ok", record.status
+        told.append(record.summary["train-loss"])
+    assert told[0] == told[1]
+
+
+def test_hosted_sites_have_the_limits_of_their_node(tmp_path: Path) -> None:
+    """Two SuperNodes that play five sites, as `flwr run` simulates."""
+    values = {**run_config.defaults(), **SURVIVAL, "run-dir": str(tmp_path), "num-sites": 5}
+    nodes: list[NodeConfig] = [{"partition-id": n, "num-partitions": 2} for n in range(2)]
+    nodes[0]["allowed-tasks"] = "roc-glm"
+    folder = server_app.run_task(Recorded(nodes, values), values, started=time.time())
+    status = RunFolder.open(folder).read().status
+    assert status["status"] == "refused"
+    words = 'site-0, site-2, site-4: task = "survival": node config "allowed-tasks" = "roc-glm"'
+    assert words in str(status["reason"])

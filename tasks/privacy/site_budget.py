@@ -218,6 +218,8 @@ class SiteBudget:
             log.append({"kind": "release", "time": _now(), "run": self.run, "step": step})
 
     def _reservation(self, cost: Cost, releases: int) -> Reservation:
+        if type(releases) is not int or releases < 1:
+            raise ValueError(f"releases = {releases!r}: must be a whole number >= 1")
         return Reservation(self.run, self.task, self.config, releases, cost, _now())
 
     def _own(self, found: Mapping[str, Reservation]) -> Reservation:

@@ -66,11 +66,11 @@ def _spend(site: SurvivalSite, request: TrainConfig) -> None:
     if site.budget is None:
         return
     number, rounds = request.server_round, site.config.rounds
-    if not 1 <= number <= rounds:
+    if type(number) is not int or not 1 <= number <= rounds:
         raise SiteFault(
             SITE_LIMIT,
-            f'round {number}: survival.rounds = {rounds}, and node config "max-epsilon" holds the '
-            "run to them",
+            f"round {number!r}: survival.rounds = {rounds}, and node config "
+            '"max-epsilon" holds the run to them',
         )
     cost = update_cost(site.config, num_clients=request.num_clients)
     site.budget.release(step=f"round-{number}", cost=cost, releases=rounds - number + 1)
