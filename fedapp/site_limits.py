@@ -301,16 +301,29 @@ def _check_budget(
             faults.append(
                 'node config "max-epsilon": needs "state-dir", where the site keeps its ledger'
             )
-        try:
-            Path(folder).expanduser()
-        except RuntimeError:
-            faults.append(f'node config "state-dir" = "{folder}": no such user\'s home is known')
+        faults += _folder_faults(folder, str(rest.get("data-path", "")).strip())
         return
     faults += [
         f'node config "{key}": needs "max-epsilon"; alone it limits nothing'
         for key in ("max-delta", "epsilon-covers")
         if key in node_config
     ]
+
+
+def _folder_faults(folder: str, data_path: str) -> list[str]:
+    """Say what is wrong with the path of a ledger, which nobody is to lose sight of."""
+    named = f'node config "state-dir" = "{folder}"'
+    try:
+        is_absolute = Path(folder).expanduser().is_absolute()
+    except RuntimeError:
+        return [f"{named}: no such user's home is known"]
+    # With both relative, a SuperNode that starts elsewhere finds no data either.
+    if folder != "-" and not is_absolute and Path(data_path).is_absolute():
+        return [
+            f'{named}: must be an absolute path, as "data-path" is: elsewhere a relative one is '
+            "another, empty ledger"
+        ]
+    return []
 
 
 def _level_faults(least: int, config: run_config.RunConfig) -> list[str]:

@@ -175,6 +175,7 @@ NORTH: NodeConfig = {"site-name": "north", "data-path": "/data/north.csv"}
         ("allowed-tasks", "roc-glm,cox", '"cox" is no task'),
         ("columns", "a=", 'node config "columns": part 1 must be'),
         ("state-dir", 3, "must be text in quotes"),
+        ("state-dir", "state", 'must be an absolute path, as "data-path" is'),
         ("state-dir", "~nobody-of-this-name/state", "no such user's home is known"),
     ],
 )
