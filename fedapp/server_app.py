@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
 
-from fedapp import roc_glm_run, run_config, survival_run, vertical_run
+from fedapp import run_config
 from fedapp.checkpoint import remove_checkpoint
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
@@ -30,24 +31,32 @@ from tasks.site.not_estimable import NotEstimable
 
 app = ServerApp()
 
-TaskRun = Callable[[Exchange, RunConfig, RunFolder], dict[str, Any]]
-
-TASKS: dict[str, TaskRun] = {
-    "survival": survival_run.run,
-    "roc-glm": roc_glm_run.run,
-    "vertical-xgboost": vertical_run.run,
+TASKS = {
+    "survival": "fedapp.survival_run",
+    "roc-glm": "fedapp.roc_glm_run",
+    "vertical-xgboost": "fedapp.vertical_run",
 }
-"""What runs a task over an Exchange, writes its files and returns the summary.
+"""Module of a task, imported when it runs: torch alone takes seconds and 200 MB.
 
-A summary with a ``status`` of its own says that some number does not exist, and in ``reason`` why.
+Its ``run`` runs the task over an Exchange, writes its files and returns the summary; one with a
+``status`` of its own says that some number does not exist, and in ``reason`` why. Its
+``disclosures`` are the ledger words of the task's messages under a configuration.
 """
 
-DISCLOSURES: dict[str, Callable[[RunConfig], Mapping[str, Disclosure]]] = {
-    "survival": lambda config: survival_run.DISCLOSURES,
-    "roc-glm": roc_glm_run.disclosures,
-    "vertical-xgboost": vertical_run.disclosures,
-}
-"""Ledger words of a task's messages."""
+
+class TaskModule(Protocol):
+    """What the module of a task has."""
+
+    def run(self, exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, Any]:
+        """Run the task, write its files, return the summary."""
+
+    def disclosures(self, config: RunConfig) -> Mapping[str, Disclosure]:
+        """Return the ledger words of its messages."""
+
+
+def task_module(task: str) -> TaskModule:
+    """Import the module of a task."""
+    return cast(TaskModule, import_module(TASKS[task]))
 
 
 IN_PROCESS = "in-process"
@@ -124,7 +133,7 @@ def run_task(
         with_hosted_sites(grid, config.general.num_sites),
         timeout=config.general.timeout,
         min_sites=config.general.min_sites,
-        disclosures=DISCLOSURES[config.general.task](config),
+        disclosures=task_module(config.general.task).disclosures(config),
     )
     # What was disclosed is written down at once: a run that is killed must not hide it.
     exchange.after_exchange = folder.append_ledger  # type: ignore[assignment]  # checked there
@@ -144,7 +153,7 @@ def _run_to_its_end(ending: _Ending, config: RunConfig, *, leaves_with_flower: b
     summary: dict[str, Any] = {}
     with told_when_flower_leaves(ending.stopped) if leaves_with_flower else nullcontext():
         try:
-            summary = TASKS[config.general.task](exchange, config, ending.folder)
+            summary = task_module(config.general.task).run(exchange, config, ending.folder)
             status = summary.pop("status", "ok")
             if status != "ok":
                 reason = ": ".join(str(summary[key]) for key in ("reason", "detail"))

@@ -29,10 +29,11 @@ from tasks.survival.set_up_messages import SurvivalFacts
 
 _HELLO = HELLO_DISCLOSURE[HELLO]
 
-DISCLOSURES = {
-    HELLO: Disclosure(_HELLO.step, _HELLO.request, f"{_HELLO.reply}; {SurvivalFacts.reveals}"),
-    **SURVIVAL_DISCLOSURES,
-}
+
+def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
+    """Ledger words of a run's messages, by message type."""
+    introduction = f"{_HELLO.reply}; {SurvivalFacts.reveals}"
+    return {HELLO: Disclosure(_HELLO.step, _HELLO.request, introduction), **SURVIVAL_DISCLOSURES}
 
 
 _LEFT_OUT = frozenset({SMALL_SITE, LEFT_OUT})

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
 # Relative slack by which `sigma` errs to the side of more noise: the root finder's own error.
@@ -277,6 +276,10 @@ def _increasing_root(function: Callable[[float], float], *, start: float) -> flo
         high, step = high + step, 2.0 * step
     if low == high:
         return low
+    # Imported here: it takes as long as Flower itself, and every message of a deployment that
+    # reads a configuration imports this module.
+    from scipy.optimize import brentq
+
     return float(brentq(_finite(function), low, high, xtol=1e-15, rtol=8.9e-16, maxiter=500))
 
 
