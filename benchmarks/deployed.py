@@ -193,6 +193,21 @@ def federation(base: Path, node_configs: Sequence[Mapping[str, str]]) -> Iterato
         yield Federation(link, base, len(node_configs))
 
 
+def simulated_run(base: Path, config: Mapping[str, object], *, nodes: int) -> Path:
+    """Run folder of a run of ours by `flwr run` with so many simulated SuperNodes."""
+    app, runs = checkout(base / "app"), base / "runs"
+    values = {"report": False, "timeout": 300.0, **config, "run-dir": str(runs)}
+    words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    command = ["flwr", "run", ".", "local", "--stream", "--run-config", words]
+    command += ["--federation-config", f"num-supernodes={nodes}"]
+    with superlink(base / "flwr", cwd=app, simulation=True) as link:
+        done = call(command, link.environment, cwd=app).stdout
+    folders = list(runs.iterdir()) if runs.is_dir() else []
+    if len(folders) != 1:
+        raise RuntimeError(f"no run folder:\n{done[-3000:]}")
+    return folders[0]
+
+
 @dataclass
 class PeakMemory:
     """Peak resident memory of what this process has started, by kind, while it is entered.
@@ -203,11 +218,15 @@ class PeakMemory:
         What a process is recognized by: a word of its command line.
     peaks : dict of int to (str, int)
         By process id: its kind, and the most bytes it ever had resident (``VmHWM``).
+    total : int
+        Most bytes that all of them, of any kind, had resident at once; pages that processes share
+        count once a process.
     """
 
     kinds: tuple[str, ...] = (CLIENT_APP, SERVER_APP)
     peaks: dict[int, tuple[str, int]] = field(default_factory=dict)
-    pause: float = 0.05
+    total: int = 0
+    pause: float = 0.1
 
     def __enter__(self) -> PeakMemory:
         self._stop = threading.Event()
@@ -230,20 +249,22 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._stop.is_set():
-            for pid in descendants(os.getpid()):
-                self._look_at(pid)
+            resident = sum(self._look_at(pid) for pid in descendants(os.getpid()))
+            self.total = max(self.total, resident)
             self._stop.wait(self.pause)
 
-    def _look_at(self, pid: int) -> None:
+    def _look_at(self, pid: int) -> int:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:  # it has ended
-            return
+            return 0
         found = [kind for kind in self.kinds if kind in words]
         peak = re.search(r"VmHWM:\s+(\d+) kB", status)
         if found and peak:
             self.peaks[pid] = (found[0], 1024 * int(peak[1]))
+        now = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return 1024 * int(now[1]) if now else 0
 
 
 def descendants(pid: int) -> list[int]:

@@ -40,6 +40,7 @@ Reply = TypeVar("Reply")
 
 _FIRST_POLL = 0.01
 _LONGEST_POLL = 1.0
+_POLL_PER_MESSAGE = 1e-4
 _POLL_GROWTH = 1.3
 _SIMULATION_PATIENCE = 5.0
 _MALFORMED = (
@@ -398,7 +399,9 @@ class Exchange(Grid):
                     usable.append(reply)
             if not waiting or (deadline is not None and time.monotonic() >= deadline):
                 break
-            pause = _FIRST_POLL if arrived else min(_LONGEST_POLL, pause * _POLL_GROWTH)
+            # A poll names every message that is waited for: of ten thousand, one a second.
+            shortest = min(_LONGEST_POLL, max(_FIRST_POLL, _POLL_PER_MESSAGE * len(waiting)))
+            pause = shortest if arrived else min(_LONGEST_POLL, pause * _POLL_GROWTH)
             if deadline is not None:
                 pause = min(pause, max(0.0, deadline - time.monotonic()))
             time.sleep(pause)
@@ -431,7 +434,7 @@ class Exchange(Grid):
             exchange=self.count,
             site=self.name_of(request.metadata.dst_node_id),
             sent=sent,
-            sites=frozenset(self.names.values()),
+            sites=self.names.values(),
         )
 
     def _deliver_rows(self) -> None:

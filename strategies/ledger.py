@@ -165,9 +165,11 @@ class Ledger:
         self, content: RecordDict, row: Row, reveals: Mapping[str, str], sites: Collection[str]
     ) -> None:
         found: dict[tuple[str, str], list[bytes]] = {}
+        known: frozenset[str] = frozenset()
         for name, receiver, parts in _sealed_parts(content):
+            known = known or frozenset(sites)
             # A site may write any name there, and as many as it likes.
-            to = receiver if receiver in sites else _NO_SITE
+            to = receiver if receiver in known else _NO_SITE
             found.setdefault((name.split("/", 1)[0], to), []).extend(parts)
         for (name, receiver), parts in found.items():
             own = {

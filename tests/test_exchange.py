@@ -125,6 +125,15 @@ def test_seconds_of_a_reply_until_it_is_there_and_of_a_request_until_all_is_over
     assert {row["seconds"] for row in exchange.ledger if row["exchange"] == 2} == {0.0}
 
 
+def test_polls_for_many_sites_are_not_made_at_every_arrival(clock: Clock) -> None:
+    """Each names all that is waited for: a poll a reply would be quadratic in the sites."""
+    late = {node: Answer(told(1), after=node * 0.001) for node in range(1, 2001)}
+    grid = ScriptedGrid(late, clock)
+    exchange = Exchange.around(grid, timeout=60.0, disclosures=DISCLOSURES)
+    assert len(exchange.send_and_receive(requests(exchange))) == 2000
+    assert grid.pulls < 60
+
+
 def test_seconds_are_there_of_an_exchange_that_fails(clock: Clock) -> None:
     exchange = around(ScriptedGrid({11: Answer(None)}, clock), names={11: "a"}, timeout=3.0)
     exchange.learn_names({11: "a"})

@@ -343,6 +343,27 @@ def test_a_site_that_is_not_in_the_roster_is_named() -> None:
     assert caught.value.code == "unknown-site"
 
 
+def test_checking_a_roster_signs_the_own_bundle_once_however_many_sites_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [seeded_keys(site=f"site-{i}", run="run-1", seed=1) for i in range(6)]
+    bundles = [each.public for each in keys]
+    signed: list[bytes] = []
+    public = SiteKeys.public
+
+    def counted(self: SiteKeys) -> PublicBundle:
+        signed.append(b"")
+        return public.fget(self)  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.setattr(SiteKeys, "public", property(counted))
+    roster = Roster.from_bundles(bundles, run="run-1", own=keys[0])
+    assert len(signed) == 1
+    assert roster.trust["site-0"] == "own"
+    # What masks ask for at every pair is computed once.
+    assert roster.digest is roster.digest
+    assert roster.names is roster.names
+
+
 def test_the_digest_of_a_roster_depends_on_run_names_and_every_key() -> None:
     def digest(run: str = RUN, **changed: PublicBundle) -> bytes:
         bundles = {site.replace("-", "_"): bundle for site, bundle in BUNDLES.items()} | changed

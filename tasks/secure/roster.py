@@ -18,6 +18,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self
 
 from tasks.secure.keys import (
@@ -94,10 +95,11 @@ class Roster:
             ("wrong-run", f"{b.site}: its keys are for another run") for b in found if b.run != run
         ]
         pins = _parsed_pins(pinned or {}, faults)
+        public = own.public if own is not None else None  # it is signed anew whenever it is asked
         trust: dict[str, Trust] = {}
         for bundle in found:
             pin = pins.get(bundle.site)
-            is_own = own is not None and bundle == own.public
+            is_own = bundle == public
             trust[bundle.site] = "own" if is_own else "pinned" if pin is not None else "first-use"
             if pin is not None and bundle.fingerprint != pin:
                 faults.append(_mismatch(bundle, pin))
@@ -111,7 +113,9 @@ class Roster:
             raise KeyFault(faults[0][0], *(reason for _, reason in faults))
         return cls(run, tuple(found), trust)
 
-    @property
+    # What follows is computed once: a masked sum asks for it at every pair of sites.
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Site names, sorted."""
         return tuple(bundle.site for bundle in self.bundles)
@@ -121,7 +125,7 @@ class Roster:
         """Names of the sites that are trusted on first use."""
         return tuple(name for name in self.names if self.trust[name] == "first-use")
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of run, names and keys, 32 bytes: what masks are bound to."""
         keys = [(b.site, b.sealing_key, b.signing_key) for b in self.bundles]
@@ -132,14 +136,17 @@ class Roster:
         """One code for the whole roster, equal at all sites that were shown the same."""
         return format_fingerprint(self.digest)
 
+    @cached_property
+    def _by_site(self) -> dict[str, PublicBundle]:
+        return {bundle.site: bundle for bundle in self.bundles}
+
     def __getitem__(self, site: str) -> PublicBundle:
         """Bundle of a site; `KeyFault` ``unknown-site`` if there is none."""
-        for bundle in self.bundles:
-            if bundle.site == site:
-                return bundle
-        raise KeyFault(
-            "unknown-site", f"{site[:200]!r} is not in the roster of {', '.join(self.names)}"
-        )
+        if site not in self._by_site:
+            raise KeyFault(
+                "unknown-site", f"{site[:200]!r} is not in the roster of {', '.join(self.names)}"
+            )
+        return self._by_site[site]
 
     def to_bytes(self) -> bytes:
         """Serialise, for a message or the site's state; trust is not part of it."""

@@ -238,11 +238,11 @@ def _check_answers(masked: Sequence[MaskedVector], *, roster: Roster, step: str)
                 f"the sum over {len(roster.names)} sites cannot be opened",
             )
         )
-    digest = roster.digest
+    digest, names = roster.digest, frozenset(roster.names)
     lengths = Counter(answer.words.shape for answer in masked)
     for answer in masked:
         wrong = []
-        if answer.site not in roster.names:  # its name may be anything: it is not repeated
+        if answer.site not in names:  # its name may be anything: it is not repeated
             faults.append(("bad-answer", f"step {step}: a site that was not asked answered"))
             continue
         if count[answer.site] > 1:
