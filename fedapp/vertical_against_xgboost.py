@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.row_metrics import metrics_of_rows
 
 
 def xgboost_margins(
@@ -50,7 +50,8 @@ def xgboost_margins(
         "base_score": base_scores[0],
         "nthread": 1,
     }
-    data = xgboost.DMatrix(inputs[training], label=table.labels[training])
+    weights = None if table.weights is None else table.weights[training]
+    data = xgboost.DMatrix(inputs[training], label=table.labels[training], weight=weights)
     booster = xgboost.train(parameters, data, num_boost_round=num_trees)
     margins = booster.predict(xgboost.DMatrix(inputs), output_margin=True)
     return np.asarray(margins, dtype=np.float64).reshape(len(table.labels), -1).T
@@ -78,11 +79,8 @@ def xgboost_quality(
     for name, rows in (("train", ~table.is_evaluation), ("test", table.is_evaluation)):
         if not rows.any():
             continue
-        loss = float(objective.losses(margins[:, rows], table.labels[rows]).mean())
-        is_classifier = objective.quality_name == "accuracy"
-        hits = objective.hits(margins[:, rows], table.labels[rows])
-        found[f"xgboost-{name}-loss"] = loss
-        found[f"xgboost-{name}-{objective.quality_name}"] = (
-            hits / int(rows.sum()) if is_classifier else math.sqrt(2.0 * loss)
-        )
+        weights = None if table.weights is None else table.weights[rows]
+        metrics = metrics_of_rows(objective, margins[:, rows], table.labels[rows], weights)
+        found[f"xgboost-{name}-loss"] = metrics.loss
+        found[f"xgboost-{name}-{objective.quality_name}"] = metrics.quality
     return found

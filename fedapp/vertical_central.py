@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.row_metrics import metrics_of_rows
 from tasks.vertical_xgboost.rows import PartyTable
 
 PREDICTIONS = "predictions.parquet"
@@ -117,10 +118,10 @@ def exact_leaves_quality(
     rows = table.is_evaluation
     if not rows.any():
         return {}
-    predicted, labels = margins[:, rows], table.labels[rows]
-    if config.vertical_xgboost.objective == "binary:logistic":
-        return {"exact-leaves-test-accuracy": float(np.mean((predicted > 0.0) == (labels == 1.0)))}
-    return {"exact-leaves-test-rmse": float(np.sqrt(np.mean((predicted - labels) ** 2)))}
+    objective = objective_of(config.vertical_xgboost)
+    weights = None if table.weights is None else table.weights[rows]
+    metrics = metrics_of_rows(objective, margins[:, rows], table.labels[rows], weights)
+    return {f"exact-leaves-test-{objective.quality_name}": metrics.quality}
 
 
 def predict(

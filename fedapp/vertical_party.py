@@ -48,7 +48,9 @@ def prepare_vertical_site(
         labels = () if vertical.asker else (label_column,)
         wanted = {id_column, *labels, *part.columns}
         frame = frame[[column for column in frame.columns if column in wanted]]
-        vertical = vertical.model_copy(update={"test_fraction": 0.0, **_labels_of(part)})
+        vertical = vertical.model_copy(
+            update={"test_fraction": 0.0, "weight": "", **_labels_of(part)}
+        )
     table = read_table(
         frame,
         id_column=id_column,

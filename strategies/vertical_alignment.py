@@ -56,7 +56,7 @@ class Alignment:
         Rows that all parties have.
     untold : dict of str to CommonRows
         What goes to each party with ``labels``; empty where it was told before.
-    label_exponents : dict of str to int
+    label_exponents, weight_exponents : dict of str to int
         Of common rows, where parties told them after the alignment; else empty.
     seconds : list of dict
         Processor time of cryptography of each reply.
@@ -65,6 +65,7 @@ class Alignment:
     num_rows: int = 0
     untold: dict[str, CommonRows] = field(default_factory=dict)
     label_exponents: dict[str, int] = field(default_factory=dict)
+    weight_exponents: dict[str, int] = field(default_factory=dict)
     seconds: list[Seconds] = field(default_factory=list)
 
 
@@ -186,6 +187,7 @@ def _tell_common(parties: AllParties, found: Alignment) -> None:
     )
     found.seconds += [reply.seconds for reply in replies.values()]
     found.label_exponents = {name: reply.label_exponent for name, reply in replies.items()}
+    found.weight_exponents = {name: reply.weight_exponent for name, reply in replies.items()}
     found.untold = {}
 
 

@@ -9,9 +9,10 @@ from strategies.exchange import Exchange
 from strategies.vertical_result import Cost, GrownTree
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
-from tasks.vertical_xgboost.fixed_point import FixedPointScale
+from tasks.vertical_xgboost.fixed_point import GradientScales
 from tasks.vertical_xgboost.message_parts import Seconds
 from tasks.vertical_xgboost.objectives import Metrics, objective_of
+from tasks.vertical_xgboost.row_metrics import metrics_of_sums
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit, OwnedTree
 
@@ -43,6 +44,10 @@ class TrainingBook:
         Those whose metrics are known.
     gains : dict of int to float
         Of the growing tree's splits, by node.
+    scales : GradientScales
+        Units of the sums of losses, known once gradients are bounded.
+    training_weight, evaluation_weight : float
+        Of all rows; how many there are, where they have none.
     no_progress : bool
         Whether early stopping ends the training.
     """
@@ -60,7 +65,9 @@ class TrainingBook:
         self.stopping = EarlyStopping(config.early_stopping_rounds)
         self.num_training = rows - num_evaluation
         self.num_evaluation = num_evaluation
-        self.loss_scale: FixedPointScale
+        self.scales: GradientScales
+        self.training_weight = float(self.num_training)
+        self.evaluation_weight = float(self.num_evaluation)
         self.watch = Stopwatch()
         self.ciphertexts = 0
         self.grown: list[GrownTree] = []
@@ -98,17 +105,17 @@ class TrainingBook:
         Parameters
         ----------
         sums : (4,) int
-            Training loss and hits, evaluation loss and hits, over all parties.
+            Loss and quality of training rows, then of evaluation rows, over all parties.
         """
-        loss, hits, test_loss, test_hits = sums
+        loss, quality, test_loss, test_quality = sums
         evaluation = None
         if self.num_evaluation:
-            evaluation = self._metrics(test_loss, test_hits, self.num_evaluation)
+            evaluation = self._metrics(test_loss, test_quality, self.evaluation_weight)
         grown = GrownTree(
             number=len(self.grown) + 1,
             tree=self._tree,
             gains=self.gains,
-            train=self._metrics(loss, hits, self.num_training),
+            train=self._metrics(loss, quality, self.training_weight),
             evaluation=evaluation,
             cost=self._cost,
         )
@@ -129,5 +136,5 @@ class TrainingBook:
             {name: value - before.seconds.get(name, 0.0) for name, value in seconds.items()},
         )
 
-    def _metrics(self, loss: int, hits: int, rows: int) -> Metrics:
-        return self.objective.metrics(loss, hits, rows, self.loss_scale)
+    def _metrics(self, loss: int, quality: int, weight: float) -> Metrics:
+        return metrics_of_sums(self.objective, self.scales, (loss, quality), weight)

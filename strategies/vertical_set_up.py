@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strategies.all_parties import AllParties
@@ -25,6 +25,7 @@ from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FixedPointScale, common_exponent
 from tasks.vertical_xgboost.level_messages import StartOfTraining
 from tasks.vertical_xgboost.message_parts import Sealed
 from tasks.vertical_xgboost.messages import (
@@ -118,12 +119,15 @@ class _Labels:
         Whether the sums under masks count one owner a row.
     base_scores, base_margins : tuple of float
         Mean a number only where they do.
+    weight_exponent : int
+        Of the bound of all row weights; 0 where rows have none.
     """
 
     sealed: Mapping[str, Sealed]
     are_complete: bool
     base_scores: tuple[float, ...]
     base_margins: tuple[float, ...]
+    weight_exponent: int = 0
 
 
 def set_up(
@@ -169,16 +173,15 @@ def set_up(
     told = _gather_buckets(parties, config, labels, book)
     if not labels.are_complete:  # and yet the parties found one owner for every row
         raise Refused(["the numbers of labels under masks are not those of the parties' labels"])
-    scales = objective.gradient_scales(
-        [reply.gradient_exponent for reply in told.values()], bits=config.fixed_point_bits
+    exponent = objective.bound_exponent([reply.gradient_exponent for reply in told.values()])
+    book.scales = objective.scales(
+        exponent, bits=config.fixed_point_bits, weight_exponent=labels.weight_exponent
     )
-    book.loss_scale = objective.loss_scale(scales)
     layouts = tuple(reply.layout for reply in told.values())
     ranked = zip(layouts, told.values(), strict=True)
     positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
     ranks = tuple(reply.ranks for reply in told.values())
     maps = by_receiver({name: reply.sealed for name, reply in told.items()})
-    exponent = scales.gradient.exponent
     relay = Relay(
         {
             to: StartOfTraining(
@@ -227,11 +230,13 @@ def _gather_labels(
 ) -> _Labels:
     """Step 1, ``labels``: who owns which labels, and the base score with its margin."""
     told = {name: fact.label_exponent for name, fact in facts.items()} | aligned.label_exponents
+    weighed = {name: fact.weight_exponent or 0 for name, fact in facts.items()}
+    heaviest = common_exponent((weighed | aligned.weight_exponents).values())
     scale = label_scale(list(told.values()), config)
     keys, paillier = roster.to_bytes(), tuple(fact.paillier for fact in facts.values())
     requests = {
         name: LabelsRequest(
-            keys, paillier, split_clients, scale.exponent, aligned.untold.get(name)
+            keys, paillier, split_clients, scale.exponent, heaviest, aligned.untold.get(name)
         ).to_record()
         for name in facts
     }
@@ -241,6 +246,7 @@ def _gather_labels(
     masked = {name: reply.masked for name, reply in replies.items()}
     *sums, training, owned = _read_sum(roster, masked, LABELS_STEP)
     objective = objective_of(config)
+    weights, sums = (sums[:2], sums[2:]) if config.weight else ([], sums)
     if len(sums) != objective.num_roots:
         raise Refused(["sums of labels under masks: of another form than expected"])
     if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
@@ -249,13 +255,36 @@ def _gather_labels(
         given = config.given_base_score
         scores = (0.5 if given is None else given,) * objective.num_roots
         margins = (0.0,) * len(scores) if given is None else objective.base_margins(scores)
-        return _Labels(sealed, False, scores, margins)
+        return _Labels(sealed, False, scores, margins, heaviest)
+    if weights:
+        _take_weights(book, weights, FixedPointScale(config.fixed_point_bits, heaviest), config)
+    scale = label_scale(list(told.values()), config, weight_exponent=heaviest)
     try:
-        base_scores = base_scores_of(sums, training, scale, config)
+        base_scores = base_scores_of(sums, book.training_weight, scale, config)
         base_margins = objective.base_margins(base_scores)
     except SiteFault as fault:  # labels of one class
         raise Refused(list(fault.reasons)) from None
-    return _Labels(sealed, True, base_scores, base_margins)
+    return _Labels(sealed, True, base_scores, base_margins, heaviest)
+
+
+def _take_weights(
+    book: TrainingBook,
+    sums: Sequence[int],
+    scale: FixedPointScale,
+    config: VerticalXGBoostConfig,
+) -> None:
+    """Keep the weights of training and evaluation rows, of which metrics are means."""
+    book.training_weight, book.evaluation_weight = map(float, scale.decode(sums).tolist())
+    weightless = [
+        f"all {what} rows have weight 0 (vertical-xgboost.weight = '{config.weight}')"
+        for what, weight, rows in (
+            ("training", book.training_weight, book.num_training),
+            ("evaluation", book.evaluation_weight, book.num_evaluation),
+        )
+        if rows and not weight
+    ]
+    if weightless:
+        raise Refused(weightless)
 
 
 def _gather_buckets(

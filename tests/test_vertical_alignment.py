@@ -266,7 +266,7 @@ def test_alignment_replies_are_sealed_but_for_counts(recorded: Recorded) -> None
     assert seen >= {ALIGN, MATCH}
     for _, _, reply in recorded.of_type(COMMON):
         assert set(reply.content) == {"common", "seconds"}
-        assert set(reply.content.config_records["common"]) == {"label-exponent"}
+        assert set(reply.content.config_records["common"]) == {"label-exponent", "weight-exponent"}
     ((_, _, reply),) = recorded.of_type(MATCH)
     told = reply.content.config_records["match"]
     assert dict(told) == {"num-rows": recorded.result.summary["n-rows"]}

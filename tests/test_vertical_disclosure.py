@@ -68,7 +68,9 @@ LAYOUTS = {f"{kind}/{at}" for kind in ("num-buckets", "has-missing") for at in r
 
 TO_PARTIES: dict[str, dict[str, set[str]]] = {
     HELLO: {"hello": {"fingerprint"}},
-    LABELS: {"labels": {"roster", "paillier", "split-clients", "label-exponent"}},
+    LABELS: {
+        "labels": {"roster", "paillier", "split-clients", "label-exponent", "weight-exponent"}
+    },
     BUCKETS: {"buckets": {"base-margins"}, "sealed": NAMES},
     HISTOGRAMS: {
         "histograms": {"tree", "level", "nodes"},

@@ -23,6 +23,7 @@ from tasks.vertical_xgboost.gains import winner as winner_of
 from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import child_weights, leaf_weights
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.row_metrics import metric_sums, metrics_of_sums
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     LookupTable,
@@ -58,18 +59,18 @@ def test_metrics_are_those_of_scikit_learn() -> None:
     random = np.random.default_rng(0)
     margins, labels = random.normal(size=50), random.integers(0, 2, 50).astype(float)
     logistic = objective_of(config_of())
-    scale = logistic.loss_scale(GradientScales.of(bits=32, gradient_exponent=0))
-    loss_sum = int(scale.encode(logistic.losses(margins, labels)).sum())
-    found = logistic.metrics(loss_sum, logistic.hits(margins, labels), 50, scale)
+    scales = logistic.scales(0, bits=32)
+    sums = metric_sums(logistic, scales, margins, labels, None)
+    found = metrics_of_sums(logistic, scales, sums, 50.0)
     probability = 1 / (1 + np.exp(-margins))
     assert found.loss == pytest.approx(metrics.log_loss(labels, probability), abs=1e-8)
     assert found.quality == metrics.accuracy_score(labels, probability > 0.5)
 
     squared = objective_of(config_of(objective="reg:squarederror"))
     told = [squared.gradient_exponent(labels, base_margins=[0.5], label_bound=0.0)]
-    scale = squared.loss_scale(squared.gradient_scales(told, bits=32))
-    loss_sum = int(scale.encode(squared.losses(margins / 3, labels)).sum())
-    found = squared.metrics(loss_sum, 0, 50, scale)
+    scales = squared.scales(squared.bound_exponent(told), bits=32)
+    sums = metric_sums(squared, scales, margins / 3, labels, None)
+    found = metrics_of_sums(squared, scales, sums, 50.0)
     assert found.quality == pytest.approx(
         metrics.root_mean_squared_error(labels, margins / 3), abs=1e-8
     )

@@ -69,13 +69,16 @@ def hub_of(config: VerticalXGBoostConfig, names: Sequence[str]) -> str:
 
 
 def tells_exponents_later(config: VerticalXGBoostConfig) -> bool:
-    """Whether parties must know the common rows before they tell how large their labels are."""
-    return (
-        config.alignment != "same"
-        and config.objective == "reg:squarederror"
+    """Whether parties must know the common rows before they tell how large their labels are.
+
+    Or their weights.
+    """
+    needs_labels = (
+        config.objective == "reg:squarederror"
         and config.given_base_score is None
         and not config.label_bound
     )
+    return config.alignment != "same" and (needs_labels or bool(config.weight))
 
 
 @dataclass(frozen=True)

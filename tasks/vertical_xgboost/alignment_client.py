@@ -38,6 +38,7 @@ from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.peers import Peers, accept_roster, known_peers, store_peers
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
+from tasks.vertical_xgboost.told_numbers import weight_exponent
 
 _COMMON = "vertical-common-rows"
 _BLINDING = "vertical-blinding"
@@ -135,7 +136,8 @@ def common(message: Message, site: VerticalSite, context: Context) -> Message:
     table, config = aligned.table, site.config
     labels = table.labels[table.owns]
     exponent = objective_of(config).label_exponent(labels, label_bound=config.label_bound)
-    reply = CommonReply(exponent, secrets.watch.seconds)
+    weight = weight_exponent(table.weights)
+    reply = CommonReply(exponent, weight, secrets.watch.seconds)
     secrets.store()
     store_common(context, places)
     site_state.expect_next(context, "labels")

@@ -214,24 +214,33 @@ class CommonRequest:
 
 @dataclass(frozen=True)
 class CommonReply:
-    """A party: the power of two that bounds its labels of common rows."""
+    """A party: the powers of two that bound its labels and its weights of common rows."""
 
     label_exponent: int
+    weight_exponent: int = 0
     seconds: Seconds = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
-        "power of two above the party's largest label of a common row, or that it has none; "
+        "power of two above the party's largest label of a common row, or that it has none, and "
+        "of its largest row weight, where rows have weights; "
         "seconds per operation of cryptography"
     )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        content = RecordDict({"common": ConfigRecord({"label-exponent": self.label_exponent})})
+        told = ConfigRecord(
+            {"label-exponent": self.label_exponent, "weight-exponent": self.weight_exponent}
+        )
+        content = RecordDict({"common": told})
         put_seconds(content, self.seconds)
         return content
 
     @classmethod
     def from_record(cls, content: RecordDict) -> CommonReply:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        told = content.config_records["common"]["label-exponent"]
-        return cls(read_exponent(told, "label-exponent"), read_seconds(content))
+        told = content.config_records["common"]
+        return cls(
+            read_exponent(told["label-exponent"], "label-exponent"),
+            read_exponent(told["weight-exponent"], "weight-exponent"),
+            read_seconds(content),
+        )

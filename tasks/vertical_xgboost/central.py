@@ -34,7 +34,14 @@ from tasks.vertical_xgboost.objectives import (
     label_scale,
     objective_of,
 )
+from tasks.vertical_xgboost.row_metrics import (
+    metric_sums,
+    metrics_of_sums,
+    weight_of,
+    weighted,
+)
 from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features, training_places
+from tasks.vertical_xgboost.told_numbers import weight_exponent
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
     NodeArray,
@@ -149,7 +156,8 @@ def fit_central(
     Raises
     ------
     SiteFault
-        ``"one-class"``, ``"no-training-rows"``, ``"outside-bound"`` or ``"too-many-rows"``.
+        ``"one-class"``, ``"no-training-rows"``, ``"no-weight"``, ``"outside-bound"`` or
+        ``"too-many-rows"``.
     """
     return _CentralFit(table, config, ranks, seed).run()
 
@@ -211,22 +219,35 @@ class _CentralFit:
     def _start(self) -> tuple[tuple[float, ...], tuple[float, ...], GradientScales]:
         labels, config = self.table.labels, self.config
         bound = config.label_bound
+        weights, heaviest = self.table.weights, weight_exponent(self.table.weights)
         exponents = [self.objective.label_exponent(labels, label_bound=bound)]
-        scale = label_scale(exponents, config)
+        scale = label_scale(exponents, config, weight_exponent=heaviest)
         scale.bound_of_sum(len(labels))
-        sums = self.objective.label_sums(labels[self.is_training], scale)
-        base_scores = base_scores_of(sums, self.num_training, scale, config)
+        rows = self.is_training
+        own = None if weights is None else weights[rows]
+        whole = self.objective.scales(0, bits=config.fixed_point_bits, weight_exponent=heaviest)
+        total = weight_of(own, whole, self.num_training)
+        if not total:
+            raise SiteFault("no-weight", "all training rows have weight 0")
+        sums = self.objective.label_sums(labels[rows], scale, weights=own)
+        base_scores = base_scores_of(sums, total, scale, config)
         base_margins = self.objective.base_margins(base_scores)
         exponent = self.objective.gradient_exponent(
             labels, base_margins=base_margins, label_bound=bound
         )
-        scales = self.objective.gradient_scales([exponent], bits=config.fixed_point_bits)
+        scales = self.objective.scales(
+            self.objective.bound_exponent([exponent]),
+            bits=config.fixed_point_bits,
+            weight_exponent=heaviest,
+        )
         return base_scores, base_margins, scales
 
     def _grow_tree(self, number: int) -> CentralTree:
         self.is_sampled = self.sampling.rows(number, self.config)
         (self.features,) = self.sampling.features(number, [self.layout], self.config)
-        values = self.scales.encode(*self.objective.gradients(self.margins, self.table.labels))
+        gradient, hessian = self.objective.gradients(self.margins, self.table.labels)
+        own = self.table.weights
+        values = self.scales.encode(weighted(gradient, own), weighted(hessian, own))
         num_roots = self.objective.num_roots
         tree: GrowingTree[Candidate] = GrowingTree(self.config.max_depth, num_roots)
         nodes = on_roots(num_roots, len(self.table.labels))
@@ -289,8 +310,8 @@ class _CentralFit:
     def _metrics(self, rows: BoolArray) -> tuple[Metrics | None, int]:
         if not rows.any():
             return None, 0
-        scale = self.objective.loss_scale(self.scales)
+        own = None if self.table.weights is None else self.table.weights[rows]
         margins, labels = self.margins[:, rows], self.table.labels[rows]
-        loss_sum = int(scale.encode(self.objective.losses(margins, labels)).sum())
-        hits = self.objective.hits(margins, labels)
-        return self.objective.metrics(loss_sum, hits, len(labels), scale), loss_sum
+        sums = metric_sums(self.objective, self.scales, margins, labels, own)
+        weight = weight_of(own, self.scales, len(labels))
+        return metrics_of_sums(self.objective, self.scales, sums, weight), sums[0]

@@ -51,6 +51,7 @@ from tasks.vertical_xgboost.party_arrays import (
     columns_to_arrays,
     party_from_arrays,
     sampling_to_arrays,
+    weights_to_arrays,
 )
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
@@ -58,7 +59,12 @@ from tasks.vertical_xgboost.private_sets import library
 from tasks.vertical_xgboost.sampling import Sampling, training_places
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
-from tasks.vertical_xgboost.told_numbers import check_base_margins, check_label_exponent
+from tasks.vertical_xgboost.told_numbers import (
+    check_base_margins,
+    check_label_exponent,
+    check_weight_exponent,
+    weight_exponent,
+)
 from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
@@ -83,6 +89,7 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
     labels = table.labels[table.owns]
     exponent = objective_of(config).label_exponent(labels, label_bound=config.label_bound)
     is_aligned = config.alignment == "same"
+    weight = weight_exponent(table.weights) if is_aligned else 0
     if config.alignment == "psi":
         library()
     facts = PartyFacts(
@@ -92,6 +99,7 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
         digest=table.digest() if is_aligned else b"",
         label_exponent=exponent if is_aligned or config.label_bound else 0,
         paillier=secrets.paillier_bundle().to_bytes(),
+        weight_exponent=weight if config.weight else None,
         id_type="" if is_aligned else id_type(table.ids),
     )
     if not site_state.has_begun(context):
@@ -116,7 +124,13 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     if site.config.alignment == "same" or site.config.given_base_score is None:
         own_labels = site.table.labels[site.table.owns]
         check_label_exponent(request.label_exponent, own_labels, site.config)
-    sums = set_up.label_sums(site.table, site.config, label_exponent=request.label_exponent)
+    check_weight_exponent(request.weight_exponent, site.table.weights)
+    sums = set_up.label_sums(
+        site.table,
+        site.config,
+        label_exponent=request.label_exponent,
+        weight_exponent=request.weight_exponent,
+    )
     masked = secrets.mask(peers, sums, step=LABELS_STEP, two=site.config.allow_two_parties)
     owned = np.packbits(site.table.owns).tobytes()
     if site.config.alignment != "same":
@@ -125,7 +139,9 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     secrets.watch.add({"generate-key": secrets.seconds_of_drawing})
     reply = LabelsReply(sealed, masked, secrets.watch.seconds)
     store_peers(context, peers)
-    site_state.store_label_exponent(context, request.label_exponent)
+    site_state.store_exponents(
+        context, label=request.label_exponent, weight=request.weight_exponent
+    )
     secrets.store()
     store_common(context, places)
     site_state.expect_next(context, "buckets")
@@ -146,7 +162,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
     check_base_margins(
         request.base_margins,
         site.config,
-        label_exponent=site_state.known_label_exponent(context),
+        label_exponent=site_state.known_exponents(context)[0],
         num_training=site.num_training,
     )
     own, bucket_map = set_up.renumbered_columns(site.table, site.config)
@@ -173,6 +189,7 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         "is-training": ~table.is_evaluation[mine],
         "own-map": bucket_map[:, mine],
         "base-margins": np.array(request.base_margins),
+        **weights_to_arrays(None if table.weights is None else table.weights[mine]),
         **sampling_to_arrays(
             Sampling(site.seed, site.num_training, training_places(table.is_evaluation)[mine])
         ),

@@ -96,6 +96,13 @@ class VerticalXGBoostConfig(BaseModel):
             'where "0" is the positive one)'
         ),
     ] = ""
+    weight: Annotated[
+        str,
+        Field(
+            description='column of row weights at the owners of labels, 0 or more; "": all weigh '
+            "the same"
+        ),
+    ] = ""
     label_bound: Annotated[
         float,
         Field(

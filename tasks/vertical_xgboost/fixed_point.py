@@ -118,16 +118,40 @@ class GradientScales:
     Parameters
     ----------
     gradient, hessian : FixedPointScale
-        Of the same bits, so that one slot width fits both sums.
+        Of the same bits, so that one slot width fits both sums; of what is summed, rows' gradients
+        and Hessians times their weights.
+    weight : FixedPointScale
+        Of weights; bound 1 where rows have none.
     """
 
     gradient: FixedPointScale
     hessian: FixedPointScale
+    weight: FixedPointScale
 
     @classmethod
-    def of(cls, *, bits: int, gradient_exponent: int) -> GradientScales:
-        """Scales with f = `bits`; a Hessian is at most 1 for either objective."""
-        return cls(FixedPointScale(bits, gradient_exponent), FixedPointScale(bits, 0))
+    def of(
+        cls,
+        *,
+        bits: int,
+        gradient_exponent: int,
+        hessian_exponent: int = 0,
+        weight_exponent: int = 0,
+    ) -> GradientScales:
+        """Scales with f = `bits`, from exponents of gradients and Hessians without weights."""
+        return cls(
+            FixedPointScale(bits, gradient_exponent + weight_exponent),
+            FixedPointScale(bits, hessian_exponent + weight_exponent),
+            FixedPointScale(bits, weight_exponent),
+        )
+
+    @property
+    def row_exponent(self) -> int:
+        """Exponent of the bound of a row's gradient without its weight."""
+        return self.gradient.exponent - self.weight.exponent
+
+    def of_rows(self, exponent: int) -> FixedPointScale:
+        """Scale of numbers whose bound without weights has this exponent."""
+        return FixedPointScale(self.gradient.bits, exponent + self.weight.exponent)
 
     def encode(self, gradient: FloatArray, hessian: FloatArray) -> IntArray:
         """Both as one (2, n) array of whole numbers, gradients first."""

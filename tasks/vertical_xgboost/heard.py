@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from logging import INFO
 
@@ -94,7 +95,7 @@ def _metric_sums(party: Party, tree: GrowingTree[KnownSplit], peers: Peers) -> I
     try:
         return party.metric_sums()
     except SiteFault:
-        bound = party.scales.gradient.bound
+        bound = math.ldexp(1.0, party.scales.row_exponent)
         parents = {child: node for node, pair in tree.children.items() for child in pair}
         senders = set()
         for leaf, weight in party.finished[-1].weights.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,8 @@ class JoinedTable:
     owner : (n,) intp
         Place of the party that owns the row's label.
     is_evaluation : (n,) bool
+    weights : (n,) float64 or None
+        None where rows have none.
     """
 
     feature_names: tuple[str, ...]
@@ -36,6 +38,7 @@ class JoinedTable:
     labels: FloatArray
     owner: IntpArray
     is_evaluation: BoolArray
+    weights: FloatArray | None = None
 
 
 def join(tables: Mapping[str, PartyTable]) -> JoinedTable:
@@ -60,4 +63,11 @@ def join(tables: Mapping[str, PartyTable]) -> JoinedTable:
         labels=labels,
         owner=owner,
         is_evaluation=parties[0].is_evaluation,
+        weights=_weights(parties),
     )
+
+
+def _weights(parties: Sequence[PartyTable]) -> FloatArray | None:
+    """Of all rows: 0 at all parties but the owner of the label."""
+    found = [table.weights for table in parties if table.weights is not None]
+    return np.sum(found, axis=0) if found else None

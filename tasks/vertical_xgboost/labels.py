@@ -10,11 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.number_columns import numbers_of
 
 LARGEST_LABEL = 1e30
+LARGEST_WEIGHT = 1e30
 
 
 def read_labels(
@@ -49,6 +51,51 @@ def read_labels(
     if config.objective == "binary:logistic":
         return _classes(column, config)
     return _targets(column, config)
+
+
+def read_weights(
+    column: pd.Series | None, owns: BoolArray, config: VerticalXGBoostConfig
+) -> FloatArray | None:
+    """Read a column of row weights.
+
+    Parameters
+    ----------
+    column : Series or None
+        None: there is no such column here.
+    owns : (n,) bool
+        Rows whose label the party owns; of others no weight is looked at.
+    config : VerticalXGBoostConfig
+
+    Returns
+    -------
+    (n,) float64 or None
+        0 where the party does not own the label; None where the run has no weights.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-weights"`` with the column and the count.
+    """
+    if not config.weight:
+        return None
+    if column is None:
+        if owns.any():
+            raise SiteFault("bad-weights", f'no column "{config.weight}" (vertical-xgboost.weight)')
+        return np.zeros(len(owns))
+    values = numbers_of(column[owns], truth=False, blanks=True)
+    if values is None:
+        raise SiteFault("bad-weights", f'weights in column "{config.weight}" are not numbers')
+    with np.errstate(invalid="ignore"):
+        wrong = int(np.count_nonzero(~((values >= 0.0) & (values <= LARGEST_WEIGHT))))
+    if wrong:
+        raise SiteFault(
+            "bad-weights",
+            f"{wrong} rows with a label have no weight of 0 to {LARGEST_WEIGHT:g} in column "
+            f'"{config.weight}"',
+        )
+    weights = np.zeros(len(owns))
+    weights[owns] = values
+    return weights
 
 
 def check_ownership(owners: NDArray[np.integer]) -> None:

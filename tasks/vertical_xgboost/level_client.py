@@ -177,6 +177,7 @@ def _begin(
         layouts=start.layouts,
         maps=maps,
         gradient_exponent=start.gradient_exponent,
+        weight_exponent=site_state.known_exponents(context)[1],
         ranks=start.ranks,
     )
 

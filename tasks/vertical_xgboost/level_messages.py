@@ -165,8 +165,9 @@ class HistogramsRequest:
                     for name, array in layout.to_arrays().items()
                 }
             )
-            ranks = {str(at): np.array(each, np.int32) for at, each in enumerate(start.ranks)}
-            content["ranks"] = array_record(ranks)
+            if start.ranks:
+                ranks = {str(at): np.array(each, np.int32) for at, each in enumerate(start.ranks)}
+                content["ranks"] = array_record(ranks)
         return content
 
     @classmethod
@@ -182,10 +183,14 @@ class HistogramsRequest:
             )
             told = content.config_records["start"]["gradient-exponent"]
             exponent = read_exponent(told, "gradient-exponent")
-            told_ranks = content.array_records["ranks"]
-            ranks = tuple(
-                tuple(whole_numbers(told_ranks[str(i)].numpy(), "ranks").tolist())
-                for i in range(len(told_ranks))
+            told_ranks = content.array_records.get("ranks")
+            ranks = (
+                tuple(
+                    tuple(whole_numbers(told_ranks[str(i)].numpy(), "ranks").tolist())
+                    for i in range(len(told_ranks))
+                )
+                if told_ranks is not None
+                else ()
             )
             start = StartOfTraining(read_sealed(content), layouts, exponent, ranks)
         orders = {

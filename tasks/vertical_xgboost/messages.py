@@ -79,6 +79,8 @@ class LabelsRequest:
         Place of each source's split client.
     label_exponent : int
         Of the bound for all labels.
+    weight_exponent : int
+        Of the bound for all weights; 0 where rows have none.
     common : CommonRows or None
         What the hub of the alignment found, unless that was told before or all rows are common.
     """
@@ -87,6 +89,7 @@ class LabelsRequest:
     paillier: tuple[bytes, ...]
     split_clients: tuple[int, ...]
     label_exponent: int
+    weight_exponent: int = 0
     common: CommonRows | None = None
 
     reveals: ClassVar[str] = (
@@ -106,6 +109,7 @@ class LabelsRequest:
                 "paillier": list(self.paillier),
                 "split-clients": list(self.split_clients),
                 "label-exponent": self.label_exponent,
+                "weight-exponent": self.weight_exponent,
             }
         )
         content = RecordDict({"labels": settings})
@@ -122,6 +126,7 @@ class LabelsRequest:
             paillier=tuple(map(as_bytes, as_list(settings["paillier"]))),
             split_clients=tuple(map(as_whole, as_list(settings["split-clients"]))),
             label_exponent=read_exponent(settings["label-exponent"], "label-exponent"),
+            weight_exponent=read_exponent(settings["weight-exponent"], "weight-exponent"),
             common=CommonRows.read(content),
         )
 
@@ -134,7 +139,8 @@ class LabelsReply:
     ----------
     sealed : dict of receiver to bytes
     masked : MaskedVector
-        Sum of training labels, training rows owned, rows owned.
+        Sum of training labels, training rows owned, rows owned; where rows have weights, in front
+        their sums over training and evaluation rows.
     seconds : dict of str to float
         Processor time of cryptography.
     """

@@ -70,22 +70,27 @@ class Objective(ABC):
         """Loss of each row, at most the bound of `loss_scale`."""
 
     @abstractmethod
-    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
-        """Rows predicted correctly; 0 where that has no meaning."""
+    def qualities(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """What the quality is a mean of, of each row: 1 where it is predicted correctly, else 0.
+
+        0 where the quality follows from the loss.
+        """
 
     @abstractmethod
     def base_margin(self, base_score: float) -> float:
         """Margin of a base score."""
 
-    def label_sums(self, labels: FloatArray, scale: FixedPointScale) -> list[int]:
+    def label_sums(
+        self, labels: FloatArray, scale: FixedPointScale, *, weights: FloatArray | None = None
+    ) -> list[int]:
         """What base scores are made of: sums over an owner's training rows, one a root."""
-        return [int(scale.encode(labels).sum())]
+        return [int(scale.encode(labels if weights is None else labels * weights).sum())]
 
     def base_scores(
-        self, label_sums: Sequence[int], num_rows: int, scale: FixedPointScale
+        self, label_sums: Sequence[int], weight: float, scale: FixedPointScale
     ) -> tuple[float, ...]:
         """Base scores from the sums over all owners, one a root: the mean label."""
-        return tuple(float(scale.decode(each)) / num_rows for each in label_sums)
+        return tuple(float(scale.decode(each)) / weight for each in label_sums)
 
     def base_margins(self, base_scores: Sequence[float]) -> tuple[float, ...]:
         """Margin of each base score; raises as `base_margin`."""
@@ -102,16 +107,26 @@ class Objective(ABC):
         """What an owner tells of the size of its first gradients (evaluation rows too)."""
 
     @abstractmethod
-    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
-        """Scales of a run, from what the owners told by `gradient_exponent`."""
+    def bound_exponent(self, exponents: Sequence[int]) -> int:
+        """Bound of all gradients of a run, from what the owners told by `gradient_exponent`."""
+
+    def scales(self, exponent: int, *, bits: int, weight_exponent: int = 0) -> GradientScales:
+        """Scales of a run, from `bound_exponent` and the bound of weights; Hessians at most 1."""
+        return GradientScales.of(
+            bits=bits, gradient_exponent=exponent, weight_exponent=weight_exponent
+        )
 
     @abstractmethod
     def loss_scale(self, scales: GradientScales) -> FixedPointScale:
         """Scale in which losses are summed."""
 
+    def quality_scale(self, scales: GradientScales) -> FixedPointScale:
+        """Scale in which `qualities` are summed, by default with bound 1."""
+        return scales.of_rows(0)
+
     @abstractmethod
-    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
-        """Means from the sums over all owners."""
+    def metrics(self, loss: float, quality: float) -> Metrics:
+        """Metrics from the (weighted) means of losses and of `qualities`."""
 
 
 class BinaryLogistic(Objective):
@@ -132,9 +147,10 @@ class BinaryLogistic(Objective):
         loss = np.logaddexp(0.0, np.where(labels > 0.5, -margins, margins))
         return np.minimum(loss, math.ldexp(1.0, self._LARGEST_LOSS_EXPONENT))
 
-    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
-        """Rows on the right side of probability one half; at one half 0 is predicted."""
-        return int(np.count_nonzero((margins > 0.0) == (labels > 0.5)))
+    def qualities(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """1 on the right side of probability one half; at one half 0 is predicted."""
+        hits: FloatArray = ((margins > 0.0) == (labels > 0.5)).astype(np.float64)
+        return hits
 
     def base_margin(self, base_score: float) -> float:
         """Log odds of a probability.
@@ -162,17 +178,17 @@ class BinaryLogistic(Objective):
         """0: gradients are at most 1."""
         return 0
 
-    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
-        """Bound 1 for gradients and Hessians."""
-        return GradientScales.of(bits=bits, gradient_exponent=0)
+    def bound_exponent(self, exponents: Sequence[int]) -> int:
+        """0: bound 1."""
+        return 0
 
     def loss_scale(self, scales: GradientScales) -> FixedPointScale:
         """Bound 64."""
-        return FixedPointScale(scales.gradient.bits, self._LARGEST_LOSS_EXPONENT)
+        return scales.of_rows(self._LARGEST_LOSS_EXPONENT)
 
-    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
+    def metrics(self, loss: float, quality: float) -> Metrics:
         """Log loss and accuracy."""
-        return Metrics(float(scale.decode(loss_sum)) / num_rows, hits / num_rows)
+        return Metrics(loss, quality)
 
 
 class SquaredError(Objective):
@@ -190,9 +206,9 @@ class SquaredError(Objective):
         difference = margins - labels
         return 0.5 * (difference * difference)
 
-    def hits(self, margins: FloatArray, labels: FloatArray) -> int:
-        """0: a regression hits nothing."""
-        return 0
+    def qualities(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
+        """0: the root mean squared error follows from the loss."""
+        return np.zeros(len(labels))
 
     def base_margin(self, base_score: float) -> float:
         """The base score itself."""
@@ -210,18 +226,16 @@ class SquaredError(Objective):
             return exponent_of([label_bound, *base_margins])
         return exponent_of(base_margins[0] - labels)
 
-    def gradient_scales(self, exponents: Sequence[int], *, bits: int) -> GradientScales:
-        """Bound of gradients: 4 times the largest exponent told."""
-        exponent = common_exponent(exponents, headroom=_HEADROOM)
-        return GradientScales.of(bits=bits, gradient_exponent=exponent)
+    def bound_exponent(self, exponents: Sequence[int]) -> int:
+        """4 times the largest one told."""
+        return common_exponent(exponents, headroom=_HEADROOM)
 
     def loss_scale(self, scales: GradientScales) -> FixedPointScale:
         """Bound of half a squared gradient."""
-        return FixedPointScale(scales.gradient.bits, 2 * scales.gradient.exponent - 1)
+        return scales.of_rows(2 * scales.row_exponent - 1)
 
-    def metrics(self, loss_sum: int, hits: int, num_rows: int, scale: FixedPointScale) -> Metrics:
+    def metrics(self, loss: float, quality: float) -> Metrics:
         """Half the mean squared error, and the root of the mean squared error."""
-        loss = float(scale.decode(loss_sum)) / num_rows
         return Metrics(loss, math.sqrt(2.0 * loss))
 
 
@@ -235,14 +249,17 @@ def objective_of(config: VerticalXGBoostConfig) -> Objective:
     return _OBJECTIVES[config.objective]
 
 
-def label_scale(exponents: Sequence[int], config: VerticalXGBoostConfig) -> FixedPointScale:
+def label_scale(
+    exponents: Sequence[int], config: VerticalXGBoostConfig, *, weight_exponent: int = 0
+) -> FixedPointScale:
     """Scale in which labels are summed for their mean, from the owners' `label_exponent`."""
-    return FixedPointScale(config.fixed_point_bits, common_exponent(exponents))
+    exponent = common_exponent(exponents) + weight_exponent
+    return FixedPointScale(config.fixed_point_bits, exponent)
 
 
 def base_scores_of(
     label_sums: Sequence[int],
-    num_rows: int,
+    weight: float,
     scale: FixedPointScale,
     config: VerticalXGBoostConfig,
 ) -> tuple[float, ...]:
@@ -252,8 +269,8 @@ def base_scores_of(
     ----------
     label_sums : sequence of int
         `Objective.label_sums` over the training rows of all owners.
-    num_rows : int
-        Training rows, 1 or more.
+    weight : float
+        Of all training rows, above 0; where they have none, how many there are.
     scale : FixedPointScale
         Of the labels.
     config : VerticalXGBoostConfig
@@ -261,4 +278,4 @@ def base_scores_of(
     objective = objective_of(config)
     if config.given_base_score is not None:
         return (config.given_base_score,) * objective.num_roots
-    return objective.base_scores(label_sums, num_rows, scale)
+    return objective.base_scores(label_sums, weight, scale)

@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.histograms import (
 )
 from tasks.vertical_xgboost.leaves import add_leaves
 from tasks.vertical_xgboost.objectives import Objective, objective_of
+from tasks.vertical_xgboost.row_metrics import metric_sums, weighted
 from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
@@ -156,6 +157,8 @@ class Party:
         Splits that this party won as source.
     sampling : Sampling
         Which rows and columns each tree is grown on.
+    row_weights : (n,) float64 or None
+        None where rows have none.
     """
 
     config: VerticalXGBoostConfig
@@ -175,6 +178,7 @@ class Party:
     weights: dict[int, float] = field(default_factory=dict)
     finished: list[KnownTree] = field(default_factory=list)
     lookup: LookupTable = field(default_factory=LookupTable)
+    row_weights: FloatArray | None = None
 
     @property
     def objective(self) -> Objective:
@@ -220,9 +224,15 @@ class Party:
 
     def gradient_sums(self) -> LevelSums:
         """What is summed over own rows at this level."""
-        gradients = self.objective.gradients(self.margins, self.labels)
         slots = node_slots(self.nodes, self.level, self.is_sampled)
-        return LevelSums(self, self.scales.encode(*gradients), slots)
+        return LevelSums(self, self._gradients(), slots)
+
+    def _gradients(self) -> IntArray:
+        """Gradients and Hessians of own rows times their weights, as whole numbers."""
+        gradient, hessian = self.objective.gradients(self.margins, self.labels)
+        return self.scales.encode(
+            weighted(gradient, self.row_weights), weighted(hessian, self.row_weights)
+        )
 
     def hear(self, decisions: Sequence[Decision]) -> bool:
         """Enter a level's decisions; True if the tree is finished with them.
@@ -279,20 +289,19 @@ class Party:
 
     def _own_covers(self) -> dict[int, float]:
         leaves = self.tree.leaves
-        gradients = self.objective.gradients(self.margins, self.labels)
         slots = node_slots(self.nodes, leaves, self.is_sampled)
-        sums = node_sums(self.scales.encode(*gradients), slots, num_nodes=len(leaves))
+        sums = node_sums(self._gradients(), slots, num_nodes=len(leaves))
         _, hessians = self.rule.reals(sums)
         return dict(zip(leaves, hessians.tolist(), strict=True))
 
     def metric_sums(self) -> IntArray:
-        """Sums of loss and of correct rows, (4,): training loss and hits, evaluation likewise."""
-        scale = self.objective.loss_scale(self.scales)
-        sums = []
+        """Sums of loss and quality, (4,): over training rows, then over evaluation rows."""
+        sums: list[int] = []
         for rows in (self.is_training, ~self.is_training):
-            margins, labels = self.margins[:, rows], self.labels[rows]
-            sums.append(int(scale.encode(self.objective.losses(margins, labels)).sum()))
-            sums.append(self.objective.hits(margins, labels))
+            weights = None if self.row_weights is None else self.row_weights[rows]
+            sums += metric_sums(
+                self.objective, self.scales, self.margins[:, rows], self.labels[rows], weights
+            )
         return np.array(sums, dtype=np.int64)
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tasks.vertical_xgboost.buckets import FeatureBuckets
 from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.fixed_point import GradientScales
+from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.party import KnownSplit, KnownTree, OwnColumns, Party
 from tasks.vertical_xgboost.sampling import Sampling
 from tasks.vertical_xgboost.tree import GrowingTree, LookupTable, Record, children_of
@@ -57,7 +58,7 @@ def party_to_arrays(party: Party) -> dict[str, NDArray[np.generic]]:
         "numbers": np.array(
             [
                 party.place,
-                party.scales.gradient.exponent,
+                party.scales.row_exponent,
                 party.tree.depth,
                 party.tree.num_nodes,
                 len(party.finished),
@@ -65,6 +66,8 @@ def party_to_arrays(party: Party) -> dict[str, NDArray[np.generic]]:
             dtype=np.int64,
         ),
         "base-margins": np.array(party.base_margins),
+        "weight-exponent": np.array([party.scales.weight.exponent], dtype=np.int32),
+        **weights_to_arrays(party.row_weights),
         **sampling_to_arrays(party.sampling),
         "records": np.array(
             [[r.column, r.threshold, r.missing_left] for r in party.lookup.records],
@@ -101,7 +104,11 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         is_training=arrays["is-training"].astype(np.bool_),
         layouts=layouts,
         maps=tuple(np.split(arrays["maps"].astype(np.uint8), ends)),
-        scales=GradientScales.of(bits=config.fixed_point_bits, gradient_exponent=exponent),
+        scales=objective_of(config).scales(
+            exponent,
+            bits=config.fixed_point_bits,
+            weight_exponent=int(arrays["weight-exponent"][0]),
+        ),
         base_margins=base_margins,
         margins=arrays["margins"].astype(np.float64),
         nodes=arrays["nodes"].astype(np.int32),
@@ -111,7 +118,18 @@ def party_from_arrays(arrays: Arrays, config: VerticalXGBoostConfig) -> Party:
         finished=finished,
         lookup=LookupTable(records),
         sampling=sampling_from_arrays(arrays),
+        row_weights=weights_from_arrays(arrays),
     )
+
+
+def weights_to_arrays(weights: FloatArray | None) -> dict[str, NDArray[np.generic]]:
+    """Weights of own rows, where they have some."""
+    return {} if weights is None else {"row-weights": weights}
+
+
+def weights_from_arrays(arrays: Arrays) -> FloatArray | None:
+    """The reverse of `weights_to_arrays`."""
+    return arrays["row-weights"].astype(np.float64) if "row-weights" in arrays else None
 
 
 def sampling_to_arrays(sampling: Sampling) -> dict[str, NDArray[np.generic]]:

@@ -60,6 +60,8 @@ class PartyFacts:
         Power of two that bounds its labels.
     paillier : bytes
         `PaillierBundle`.
+    weight_exponent : int or None
+        Power of two that bounds its row weights; None where rows have none.
     id_type : str
         Of `tasks.vertical_xgboost.alignment.ID_TYPES`; ``""`` where rows are not aligned.
     """
@@ -69,11 +71,14 @@ class PartyFacts:
     digest: bytes
     label_exponent: int
     paillier: bytes
+    weight_exponent: int | None = None
     id_type: str = ""
 
     reveals: ClassVar[str] = (
         "public keys, number of rows and of those that evaluate, digest of all ids, power of two "
-        "above the party's largest label, or that it has none (regression without label-bound only)"
+        "above the party's largest label, or that it has none (regression without label-bound "
+        "only), and where rows have row weights the power of two above the largest of them, or "
+        "that it has none"
     )
     reveals_unaligned: ClassVar[str] = (
         "public keys, number of rows, whether ids are whole numbers, digits with leading zeros or "
@@ -88,6 +93,7 @@ class PartyFacts:
             "digest": self.digest,
             "label-exponent": self.label_exponent,
             "paillier": self.paillier,
+            **({} if self.weight_exponent is None else {"weight-exponent": self.weight_exponent}),
             **({"id-type": self.id_type} if self.id_type else {}),
         }
 
@@ -112,6 +118,9 @@ class PartyFacts:
             digest=digest,
             label_exponent=read_exponent(facts.get("label-exponent"), "label-exponent"),
             paillier=paillier,
+            weight_exponent=None
+            if (told := facts.get("weight-exponent")) is None
+            else read_exponent(told, "weight-exponent"),
             id_type=kind,
         )
 

@@ -16,7 +16,7 @@ from tasks.vertical_xgboost.categorical import Categories, TextCodings
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.feature_columns import FeatureColumns, read_columns
 from tasks.vertical_xgboost.fixed_point import FloatArray
-from tasks.vertical_xgboost.labels import read_labels
+from tasks.vertical_xgboost.labels import read_labels, read_weights
 
 _LARGEST_EXACT = 2.0**53
 
@@ -43,6 +43,8 @@ class PartyTable:
         Rows of each of these columns whose category is none of them, and so missing.
     columns : FeatureColumns or None
         What features were made of, where some are made of text.
+    weights : (n,) float64 or None
+        0 where the party does not own the row's label; None where rows have no weights.
     """
 
     ids: tuple[str, ...]
@@ -53,6 +55,7 @@ class PartyTable:
     categories: tuple[Categories, ...] = ()
     unknown: Mapping[str, int] = field(default_factory=dict)
     columns: FeatureColumns | None = None
+    weights: FloatArray | None = None
 
     @property
     def owns(self) -> BoolArray:
@@ -83,19 +86,25 @@ class PartyTable:
         ids = tuple(self.ids[at] for at in places.tolist())
         is_evaluation = evaluation_rows(ids, fraction=fraction, seed=seed)
         labels = self.labels[places]
+        weights = None if self.weights is None else self.weights[places]
         if self.columns is not None:  # categories are those of the training rows, now others
-            return _table_of(self.columns.rows(places), ids, labels, is_evaluation)
+            return _table_of(self.columns.rows(places), ids, labels, weights, is_evaluation)
         return PartyTable(
             ids=ids,
             feature_names=self.feature_names,
             features=self.features[places],
             labels=labels,
             is_evaluation=is_evaluation,
+            weights=weights,
         )
 
 
 def _table_of(
-    columns: FeatureColumns, ids: tuple[str, ...], labels: FloatArray, is_evaluation: BoolArray
+    columns: FeatureColumns,
+    ids: tuple[str, ...],
+    labels: FloatArray,
+    weights: FloatArray | None,
+    is_evaluation: BoolArray,
 ) -> PartyTable:
     features = columns.coded(~is_evaluation)
     return PartyTable(
@@ -107,6 +116,7 @@ def _table_of(
         categories=features.categories,
         unknown=features.unknown,
         columns=columns if columns.has_text else None,
+        weights=weights,
     )
 
 
@@ -120,7 +130,7 @@ def read_table(
     codings: TextCodings | None = None,
     categories: tuple[Categories, ...] | None = None,
 ) -> PartyTable:
-    """Read and check the table of a party; every column but id and label is a feature.
+    """Read and check the table of a party; all columns but id, label and weight are features.
 
     Parameters
     ----------
@@ -139,8 +149,9 @@ def read_table(
     Raises
     ------
     SiteFault
-        ``"unknown-column"``, ``"bad-ids"``, ``"bad-labels"`` or ``"bad-features"``. Columns of
-        features are told by position, since their names are the party's own.
+        ``"unknown-column"``, ``"bad-ids"``, ``"bad-labels"``, ``"bad-weights"`` or
+        ``"bad-features"``. Columns of features are told by position, since their names are the
+        party's own.
     """
     if id_column not in frame.columns:
         raise SiteFault("unknown-column", f'no column "{id_column}" (vertical-xgboost.id)')
@@ -151,7 +162,12 @@ def read_table(
     ids = _read_ids(frame[id_column])
     label = frame[label_column] if label_column in frame.columns else None
     labels = read_labels(label, len(frame), config)
-    names = [name for name in frame.columns if name not in (id_column, label_column)]
+    if config.weight and config.weight in (id_column, label_column):
+        raise SiteFault("unknown-column", f'the weight is the column "{config.weight}", as another')
+    weight = frame[config.weight] if config.weight in frame.columns else None
+    weights = read_weights(weight, ~np.isnan(labels), config)
+    used = (id_column, label_column, config.weight)
+    names = [name for name in frame.columns if name not in used]
     if categories is not None:
         codings = TextCodings.of_categories(categories)
     columns = read_columns(
@@ -166,6 +182,7 @@ def read_table(
         columns.rows(np.array(order, dtype=np.intp)),
         ordered,
         labels[order],
+        None if weights is None else weights[order],
         evaluation_rows(ordered, fraction=config.test_fraction, seed=seed),
     )
 

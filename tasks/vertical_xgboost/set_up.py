@@ -13,12 +13,16 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, bucket_columns
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.fixed_point import GradientScales, IntArray
+from tasks.vertical_xgboost.fixed_point import FixedPointScale, IntArray
 from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import base_layer
 from tasks.vertical_xgboost.objectives import label_scale, objective_of
 from tasks.vertical_xgboost.party import OwnColumns, Party
-from tasks.vertical_xgboost.party_arrays import columns_from_arrays, sampling_from_arrays
+from tasks.vertical_xgboost.party_arrays import (
+    columns_from_arrays,
+    sampling_from_arrays,
+    weights_from_arrays,
+)
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.secret_order import secret_permutation
 from tasks.vertical_xgboost.tree import GrowingTree, on_roots
@@ -27,15 +31,20 @@ _MAP = "fedapp/bucket-map/1"
 
 
 def label_sums(
-    table: PartyTable, config: VerticalXGBoostConfig, *, label_exponent: int
+    table: PartyTable,
+    config: VerticalXGBoostConfig,
+    *,
+    label_exponent: int,
+    weight_exponent: int = 0,
 ) -> IntArray:
     """What a party adds to the masked sums of the labels.
 
     Returns
     -------
-    (sums + 2,) int64
+    (sums + 2,) or (sums + 4,) int64
         Sums of its training labels (`Objective.label_sums`; 0 where the base score is given),
-        training rows and rows whose labels it owns.
+        training rows and rows whose labels it owns; where rows have weights, in front of that the
+        sums of the weights of training and of evaluation rows.
 
     Raises
     ------
@@ -47,10 +56,18 @@ def label_sums(
     objective = objective_of(config)
     sums = [0] * objective.num_roots
     if config.given_base_score is None:
-        scale = label_scale([label_exponent], config)
+        scale = label_scale([label_exponent], config, weight_exponent=weight_exponent)
         scale.bound_of_sum(len(table.ids))
-        sums = objective.label_sums(table.labels[training], scale)
-    return np.array([*sums, np.count_nonzero(training), np.count_nonzero(own)], dtype=np.int64)
+        own_weights = None if table.weights is None else table.weights[training]
+        sums = objective.label_sums(table.labels[training], scale, weights=own_weights)
+    weights = []
+    if table.weights is not None:
+        whole = FixedPointScale(config.fixed_point_bits, weight_exponent)
+        whole.bound_of_sum(len(table.ids))
+        rows = (training, own & table.is_evaluation)
+        weights = [int(whole.encode(table.weights[each]).sum()) for each in rows]
+    counts = [np.count_nonzero(training), np.count_nonzero(own)]
+    return np.array([*weights, *sums, *counts], dtype=np.int64)
 
 
 def owned_rows(opened: Mapping[str, bytes], num_rows: int) -> dict[str, BoolArray]:
@@ -156,6 +173,7 @@ def new_party(
     layouts: tuple[CandidateLayout, ...],
     maps: Mapping[str, BucketMap],
     gradient_exponent: int,
+    weight_exponent: int = 0,
     ranks: Sequence[Sequence[int]] = (),
 ) -> Party:
     """A party in front of its first tree.
@@ -170,7 +188,8 @@ def new_party(
     layouts : tuple of CandidateLayout
     maps : mapping of str to (features, n) uint8
         Of the other sources, by name.
-    gradient_exponent : int
+    gradient_exponent, weight_exponent : int
+        Of the bounds of all gradients without weights, and of all weights.
     ranks : sequence of sequence of int
         Of all sources' features, where columns are sampled.
     """
@@ -186,7 +205,10 @@ def new_party(
         is_training=arrays["is-training"].astype(np.bool_),
         layouts=layouts,
         maps=(*others[:place], own_map, *others[place:]),
-        scales=GradientScales.of(bits=config.fixed_point_bits, gradient_exponent=gradient_exponent),
+        scales=objective_of(config).scales(
+            gradient_exponent, bits=config.fixed_point_bits, weight_exponent=weight_exponent
+        ),
+        row_weights=weights_from_arrays(arrays),
         base_margins=tuple(base_margins.tolist()),
         margins=base_layer(base_margins, len(labels)),
         nodes=on_roots(len(base_margins), len(labels)),

@@ -201,17 +201,17 @@ def known_arrays(context: Context) -> dict[str, NDArray[np.generic]]:
     return {name: array.numpy().copy() for name, array in record.items()}
 
 
-def store_label_exponent(context: Context, exponent: int) -> None:
-    """Keep the bound of all labels that the server told."""
-    context.state[_TOLD] = ConfigRecord({"label-exponent": exponent})
+def store_exponents(context: Context, *, label: int, weight: int) -> None:
+    """Keep the bounds of all labels and all weights that the server told."""
+    context.state[_TOLD] = ConfigRecord({"label-exponent": label, "weight-exponent": weight})
 
 
-def known_label_exponent(context: Context) -> int:
-    """The bound that was kept; `SiteFault` ``"lost-state"`` if there is none."""
+def known_exponents(context: Context) -> tuple[int, int]:
+    """The bounds of labels and weights that were kept; `SiteFault` ``"lost-state"`` if none are."""
     record = context.state.config_records.get(_TOLD)
     if record is None:
         raise SiteFault("lost-state", LOST)
-    return cast(int, record["label-exponent"])
+    return cast(int, record["label-exponent"]), cast(int, record["weight-exponent"])
 
 
 def store_order(context: Context, order: IntpArray) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.fixed_point import FloatArray, exponent_of
 from tasks.vertical_xgboost.objectives import objective_of
 
 
@@ -33,6 +33,29 @@ def check_label_exponent(told: int, labels: FloatArray, config: VerticalXGBoostC
     """
     own = objective_of(config).label_exponent(labels, label_bound=config.label_bound)
     _check_exponent(told, own, config, name="label-exponent")
+
+
+def check_weight_exponent(told: int, weights: FloatArray | None) -> None:
+    """Refuse a bound of all weights that cannot be one.
+
+    Parameters
+    ----------
+    told : int
+    weights : (n,) float64 or None
+        Of own rows, evaluation rows included; None where rows have none.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"``.
+    """
+    if told < weight_exponent(weights) or (weights is None and told):
+        raise SiteFault("bad-request", "weight-exponent: not one that holds for all parties")
+
+
+def weight_exponent(weights: FloatArray | None) -> int:
+    """What an owner tells of the size of its weights (evaluation rows too); 0 without weights."""
+    return 0 if weights is None else exponent_of(weights)
 
 
 def check_base_margins(
@@ -62,6 +85,9 @@ def check_base_margins(
     largest = max(map(abs, margins), default=0.0)
     if given is not None:
         fits = set(margins) == {objective.base_margin(given)}
+    elif config.objective == "binary:logistic" and config.weight:
+        # Of the mean by weights that are whole numbers of so many bits.
+        fits = largest <= math.log(max(num_training, 1)) + config.fixed_point_bits * math.log(2.0)
     elif config.objective == "binary:logistic":
         # Of the mean of n labels of both classes: log(k / (n - k)).
         fits = largest <= math.log(max(num_training, 1))
@@ -93,8 +119,7 @@ def check_gradient_exponent(
     own = objective.gradient_exponent(
         labels, base_margins=base_margins, label_bound=config.label_bound
     )
-    least = objective.gradient_scales([own], bits=config.fixed_point_bits).gradient.exponent
-    _check_exponent(told, least, config, name="gradient-exponent")
+    _check_exponent(told, objective.bound_exponent([own]), config, name="gradient-exponent")
 
 
 def _check_exponent(told: int, least: int, config: VerticalXGBoostConfig, *, name: str) -> None:
