@@ -139,11 +139,9 @@ def test_a_site_with_another_key_than_the_pinned_one_is_named(federation: Federa
     finally:
         kept.replace(identity)
     status = RunFolder.open(refused.run_folder).read().status
-    assert status["status"] == "refused"
-    for name in ("north", "south"):
-        assert f"{name}: " in status["reason"]
-    assert "west" in status["reason"]
-    assert "pinned" in status["reason"]
+    assert status["status"] == "failed"
+    assert "north, south: release: west: its key has the fingerprint" in status["reason"]
+    assert ", pinned is " in status["reason"]
     assert "auc" not in refused.summary
 
 

@@ -176,11 +176,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         return  # its id may be another's by now; its children end without their parent
     process.terminate()
     deadline = time.monotonic() + _STOP_SECONDS
-    # Looked at, and not yet taken from the system: so long nobody else gets the group's id.
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        # Looked at, and not yet taken from the system: so long nobody else gets the group's id.
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    finally:  # a second Ctrl-C, too, leaves nothing
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -181,7 +181,6 @@ def running_federation(plan: Plan, folder: Path, *, echo: Echo = print) -> Itera
     """
     # Paths are given to processes in other folders.
     folder = folder.absolute()
-    ports = free_ports(len(plan.sites))
     operator = own_environment(folder / OPERATOR, FLWR_HOME=str(folder / OPERATOR))
     with ExitStack() as stack:
         link = stack.enter_context(
@@ -200,17 +199,7 @@ def running_federation(plan: Plan, folder: Path, *, echo: Echo = print) -> Itera
         )
         echo("SuperLink is up (TLS, registered SuperNodes only)")
         _register(folder / OPERATOR, operator, echo)
-        nodes = {
-            site: stack.enter_context(
-                _script(
-                    f"SuperNode of {site}",
-                    folder / SITES / site,
-                    folder / LOGS / f"supernode-{site}.log",
-                    SUPERNODE_PORT=str(port),
-                )
-            )
-            for site, port in zip(plan.sites, ports, strict=True)
-        }
+        nodes = _start_nodes(stack, plan, folder)
         wait_until(
             lambda: online_nodes(plan, operator) >= len(plan.sites),
             seconds=START_SECONDS,
@@ -272,6 +261,17 @@ def _script(
         cwd=folder,
         log=log,
     )
+
+
+def _start_nodes(stack: ExitStack, plan: Plan, folder: Path) -> dict[str, Service]:
+    nodes = {}
+    for site, port in zip(plan.sites, free_ports(len(plan.sites)), strict=True):
+        log = folder / LOGS / f"supernode-{site}.log"
+        script = _script(
+            f"SuperNode of {site}", folder / SITES / site, log, SUPERNODE_PORT=str(port)
+        )
+        nodes[site] = stack.enter_context(script)
+    return nodes
 
 
 def _register(folder: Path, environment: Mapping[str, str], echo: Echo) -> None:
