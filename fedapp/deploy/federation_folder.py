@@ -228,10 +228,9 @@ def _node_config(plan: Plan, site: str, keys: Mapping[str, PublicKeys], data_pat
         f"site-name = {toml_value(site)}",
         "# The site's own rows, CSV or Parquet.",
         f"data-path = {toml_value(data_path)}",
+        "# What has to outlive a restart: noise that was drawn, epsilon that was spent.",
+        'state-dir = "state"',
     ]
-    if plan.task in ("", "roc-glm"):
-        lines += ["# What has to outlive a restart, so that nothing noised is drawn twice.",
-                  'state-dir = "state"']  # fmt: skip
     if plan.task in ("", "vertical-xgboost"):
         lines += ["# The site's part of each vertical model; never sent.", 'model-dir = "models"']
     lines += [
