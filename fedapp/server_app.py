@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
@@ -224,6 +224,31 @@ def _checked(values: Mapping[str, Value]) -> tuple[list[str], RunConfig]:
 
 
 def _end(
+    folder: RunFolder,
+    status: str,
+    reason: str,
+    summary: Mapping[str, Any],
+    exchange: Exchange | None,
+    started: float,
+) -> Path:
+    """Write the end of a run; where that cannot be (the disk is full), at least say so.
+
+    Raises
+    ------
+    RunFolderError
+        If ledger or summary cannot be written: the run then has no result.
+    """
+    try:
+        return _write_end(folder, status, reason, summary, exchange, started)
+    except OSError as error:
+        words = f"{folder.path} cannot be written to ({error.strerror or error})"
+        log(ERROR, "%s; the run ended as %s: %s", words, status, reason or "with a result")
+        with suppress(OSError):  # shorter than a summary, and in place of what is there: may fit
+            folder.finish("failed", words)
+        raise RunFolderError(words) from None
+
+
+def _write_end(
     folder: RunFolder,
     status: str,
     reason: str,

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 
@@ -57,7 +58,11 @@ def told_when_flower_leaves(write: Callable[[], None]) -> Iterator[None]:
 
 
 def is_gone(process: object) -> bool:
-    """Return whether no process of this machine has the id; False where that cannot be told."""
+    """Return whether no process of this machine has the id; False where that cannot be told.
+
+    One that has ended, and that its parent has not asked for yet (as a SuperLink does of runs that
+    were killed), has the id still, and is gone.
+    """
     if os.name != "posix" or type(process) is not int or process <= 0:
         return False
     try:
@@ -66,4 +71,13 @@ def is_gone(process: object) -> bool:
         return True
     except (PermissionError, OverflowError):
         return False
-    return False
+    return _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:  # no Linux
+        return False
+    # The name before the state is in parentheses and may hold any character.
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]

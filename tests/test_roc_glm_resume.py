@@ -16,6 +16,7 @@ from fedapp.run_folder import RunFolder
 from fedapp.simulation import SimulationResult, simulate
 from strategies.roc_glm_fisher import RocGlmFisher
 from tasks.roc_glm import client
+from tasks.roc_glm.counts_messages import RocGlmFisherRequest
 
 CONFIG: dict[str, Any] = {"roc-glm.mode": "fisher", "roc-glm.cells": 20}
 

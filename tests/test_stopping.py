@@ -147,6 +147,19 @@ def test_only_an_id_without_a_process_is_gone(process: object) -> None:
     assert not is_gone(process)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_a_process_that_ended_and_was_not_waited_for_is_gone() -> None:
+    """A SuperLink leaves a ServerApp that was killed so, and its run could not be resumed."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert not is_gone(child.pid)
+        child.kill()
+        deadline = time.monotonic() + 20
+        while not is_gone(child.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(child.pid, 0)  # its id is not free
+        assert is_gone(child.pid)
+
+
 FLWR = """#!{python}
 import sys, time
 open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 import torch
 
-from fedapp import checkpoint, client_app
+from fedapp import checkpoint, client_app, run_folder
 from fedapp.checkpoint import CHECKPOINT, read_checkpoint
-from fedapp.run_folder import RunFolder
+from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.simulation import SimulationResult, simulate
 from strategies.survival import SurvivalFedAvg
 
@@ -363,3 +363,34 @@ def set_running(folder: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
     path.write_text(json.dumps({**status, "host": socket.gethostname(), "process": child.pid}))
+
+
+# Disks that are full ---------------------------------------------------------------------------
+
+
+def full(*_: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_run_without_room_for_checkpoints_goes_on_and_warns(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: SimulationResult,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full)
+    result = run(tmp_path)
+    assert_equal_models(result, uninterrupted)
+    assert caplog.text.count("No space left on device") == ROUNDS + 1
+
+
+def test_a_run_without_room_for_its_ledger_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is disclosed must be written down."""
+    monkeypatch.setattr(run_folder, "append_lines", full)
+    with pytest.raises(RunFolderError, match=r"cannot be written to \(No space left on device"):
+        run(tmp_path)
+    record = RunFolder.open(newest(tmp_path)).read()
+    assert record.status["status"] == "failed"
+    assert "No space left on device" in record.status["reason"]

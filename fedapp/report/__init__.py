@@ -182,6 +182,8 @@ def _notices(run: RunRecord) -> list[Notice]:
         found.append(Notice(kind, f"{words.capitalize()}: {reason or 'no reason was recorded'}"))
     elif reason:
         found.append(Notice("note", reason))
+    if words := _what_was_before(run):
+        found.append(Notice("note", words))
     if run.setting(f"{run.task}.privacy-level") == 1:
         words = "privacy-level is 1: sums over a single row may have left a site."
         found.append(Notice("warning", words))
@@ -190,6 +192,27 @@ def _notices(run: RunRecord) -> list[Notice]:
     if excluded := [_line(item) for item in _items(run, "excluded")]:
         found.append(Notice("warning", f"Excluded: {some_names(excluded)}"))
     return found
+
+
+def _what_was_before(run: RunRecord) -> str:
+    """Say from which run this one goes on; ``""`` if it began anew."""
+    if not run.setting("resume"):
+        return ""
+    # Imported here: what it needs of Flower is of no use to other reports.
+    from fedapp.resumption import read_prior
+
+    prior = read_prior(run.path)
+    if prior is None:  # refused before it took over
+        return ""
+    volume = format_bytes(prior.bytes)
+    exchanges = max((row["exchange"] for row in run.ledger), default=0)
+    total = format_bytes(prior.bytes + sum(r["bytes"] for r in run.ledger if not r["sealed"]))
+    return (
+        f"This run goes on from {prior.folder} after round {prior.round}. Before it, "
+        f"{prior.exchanges} exchanges of {volume} were made (earlier-ledger.jsonl), with it "
+        f"{prior.exchanges + exchanges} of {total}. The ledger and the volumes below are of this "
+        "run alone; its rounds are those of both."
+    )
 
 
 def _grouped(faults: Sequence[str]) -> list[str]:
