@@ -17,6 +17,7 @@ from fedapp import run_config
 from fedapp.checkpoint import CHECKPOINT, write_checkpoint
 from fedapp.cli import main
 from fedapp.record_shape import LedgerRow
+from fedapp.report import write_report
 from fedapp.resumption import (
     OWN_FRAMES,
     Resumption,
@@ -171,6 +172,19 @@ def test_what_was_before_adds_up_over_several_runs(tmp_path: Path) -> None:
     assert told["resumed-from"] == str(second.path)
     assert (told["runs"], told["exchanges-total"], told["bytes-total"]) == (3, 11, 207)
     assert totals(first.path, exchanges=5, bytes_sent=7) == {}
+
+
+def test_the_report_tells_what_was_before(tmp_path: Path) -> None:
+    first = interrupted(tmp_path)
+    second = interrupted(tmp_path, values={"resume": str(first.path)})
+    resumption = Resumption.of(run_config.read({"resume": str(first.path)}))
+    assert resumption is not None
+    resumption.begin(second)
+    text = write_report(second.path).read_text(encoding="utf-8")
+    assert f"This run goes on from {first.path} after round 2" in text
+    assert "3 exchanges of 100 B were made" in text
+    assert "with it 6 of 200 B" in text
+    assert "goes on from" not in write_report(first.path).read_text(encoding="utf-8")
 
 
 def test_a_run_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> None:
