@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedapp import checkpoint, client_app, run_folder
+from fedapp import checkpoint, prepared_sites, run_folder
 from fedapp.checkpoint import CHECKPOINT, read_checkpoint
 from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.simulation import SimulationResult, simulate
@@ -352,7 +352,7 @@ def test_batches_and_dropout_do_not_depend_on_what_a_process_has_done_before(
     folder = interrupt(tmp_path, "configure_evaluate", 2)
     np.random.default_rng().normal(size=10)
     torch.manual_seed(99)
-    client_app.forget_sites()
+    prepared_sites.forget_sites()
     assert_equal_runs(run(tmp_path, resume=str(folder)), uninterrupted)
 
 
