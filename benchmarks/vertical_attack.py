@@ -91,7 +91,8 @@ def table(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for key in dict.fromkeys((each["data"], each["epsilon"]) for each in found):
         chosen = [each for each in found if (each["data"], each["epsilon"]) == key]
-        for attack in chosen[0]["attacks"]:
+        # Whether a party can make an attack depends on the trees, so on the run.
+        for attack in dict.fromkeys(name for each in chosen for name in each["attacks"]):
             means = [
                 each["attacks"][attack]["mean"] for each in chosen if attack in each["attacks"]
             ]

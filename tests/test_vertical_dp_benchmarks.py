@@ -74,3 +74,26 @@ def test_a_loss_above_the_bound_fails(modules: tuple[ModuleType, ModuleType]) ->
         for epsilon, auc in ((0.0, 0.7), (4.0, 0.45), (10.0, 0.2))
     ]
     assert attack.faults(rows) == ["credit, epsilon 10: AUC 0.200, and 0.700 without noise"]
+
+
+def test_an_attack_that_the_first_run_does_not_allow_is_in_the_table(
+    modules: tuple[ModuleType, ModuleType],
+) -> None:
+    _, attack = modules
+
+    def run(seed: int, **auc: float) -> dict[str, object]:
+        attacks = {
+            name.replace("_", "-"): {"mean": {**dict.fromkeys(attack.FIGURES, 0.25), "auc": value}}
+            for name, value in auc.items()
+        }
+        return {"data": "bank", "seed": seed, "epsilon": 4.0, "attacks": attacks}
+
+    runs = [
+        run(0, structure=0.6),
+        run(1, structure=0.7, leaf_weights=0.5),
+        run(2, structure=0.8, leaf_weights=0.6),
+    ]
+    rows = {row["attack"]: row for row in attack.table(runs)}
+    assert {name: row["runs"] for name, row in rows.items()} == {"structure": 3, "leaf-weights": 2}
+    assert rows["leaf-weights"]["auc"] == pytest.approx(0.55)
+    assert rows["leaf-weights"]["accuracy"] == 0.25
