@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,13 @@ import pytest
 from fedapp.deploy.certificates import make_authority
 from fedapp.deploy.federation_folder import SITES, write_federation
 from fedapp.deploy.plan import Plan
-from fedapp.deploy.processes import free_ports, own_environment
-from fedapp.deploy.rehearsal import DATA_FILE, Federation, online_nodes, running_federation
+from fedapp.deploy.processes import free_ports, own_environment, service
+from fedapp.deploy.rehearsal import (
+    DATA_FILE,
+    Federation,
+    online_nodes,
+    running_federation,
+)
 from fedapp.deploy.site_keys import make_site_keys
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder
@@ -158,39 +164,41 @@ def test_a_site_without_its_file_is_named_before_training(federation: Federation
 def test_who_may_not_connect_is_refused(federation: Federation, tmp_path: Path) -> None:
     """A SuperNode that nobody registered, one without a key, one that trusts another authority."""
     west = federation.folder / SITES / "west"
-    started = {}
-    for kind, port in zip(("stranger", "keyless", "misled"), free_ports(3), strict=True):
-        own = tmp_path / kind
-        shutil.copytree(west, own, ignore=shutil.ignore_patterns("flower"))
-        script = (own / "start.sh").read_text()
-        if kind == "stranger":
-            (own / "keys" / "supernode").unlink()
-            (own / "keys" / "identity.pem").unlink()
-            make_site_keys("west", own / "keys")
-        elif kind == "keyless":
-            script = script.replace("--auth-supernode-private-key keys/supernode", "")
-        else:
-            (own / "ca.crt").write_bytes(make_authority("other").certificate)
-        (own / "start.sh").write_text(script)
-        started[kind] = subprocess.Popen(
-            ["/bin/sh", str(own / "start.sh")],
-            env=own_environment(own, SUPERNODE_PORT=str(port)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    said = {}
-    try:
-        for kind, process in started.items():
-            said[kind], _ = process.communicate(timeout=90)
-    finally:
-        for process in started.values():
-            process.kill()
+    kinds = ("stranger", "keyless", "misled")
+    with ExitStack() as stack:
+        started = {}
+        for kind, port in zip(kinds, free_ports(3), strict=True):
+            prepare(kind, west, tmp_path / kind)
+            started[kind] = stack.enter_context(
+                service(
+                    kind,
+                    ["/bin/sh", str(tmp_path / kind / "start.sh")],
+                    environment=own_environment(tmp_path / kind, SUPERNODE_PORT=str(port)),
+                    cwd=tmp_path,
+                    log=tmp_path / f"{kind}.log",
+                )
+            )
+        for one in started.values():
+            assert one.process.wait(timeout=240) != 0
+    said = {kind: one.log.read_text() for kind, one in started.items()}
     assert "Failed to activate SuperNode" in said["stranger"]
     assert "must be registered" in said["keyless"]
     assert "CERTIFICATE_VERIFY_FAILED" in said["misled"]
-    assert all(process.returncode for process in started.values())
     assert online_nodes(federation.plan, federation.environment) == 3
+
+
+def prepare(kind: str, west: Path, own: Path) -> None:
+    """Copy a registered site's folder and spoil it."""
+    shutil.copytree(west, own, ignore=shutil.ignore_patterns("flower"))
+    script = own / "start.sh"
+    if kind == "stranger":
+        shutil.rmtree(own / "keys")
+        make_site_keys("west", own / "keys")
+    elif kind == "keyless":
+        words = script.read_text()
+        script.write_text(words.replace("--auth-supernode-private-key keys/supernode", ""))
+    else:
+        (own / "ca.crt").write_bytes(make_authority("other").certificate)
 
 
 def rehearsal(folder: Path, *words: str) -> subprocess.Popen[str]:
