@@ -38,7 +38,7 @@ from fedapp.site_data.dealt_files import write_frame
 
 DATA_FILE = "data/rows.parquet"
 LOGS, RUNS = "logs", "runs"
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 
 _COMMAND_SECONDS = 60.0
 _PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr")
