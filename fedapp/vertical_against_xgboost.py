@@ -10,6 +10,7 @@ from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable
+from tasks.vertical_xgboost.leaves import base_layer
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.row_metrics import metrics_of_rows
 
@@ -34,7 +35,7 @@ def xgboost_margins(
     """
     import xgboost
 
-    training = ~table.is_evaluation
+    training, num_roots = ~table.is_evaluation, len(base_scores)
     buckets, numbers = bucket_columns(table.features, training, max_bin=config.max_bin)
     inputs = numbers.T.astype(np.float32)
     inputs[inputs == np.array([feature.num_buckets for feature in buckets])] = np.nan
@@ -51,9 +52,19 @@ def xgboost_margins(
         "nthread": 1,
     }
     weights = None if table.weights is None else table.weights[training]
-    data = xgboost.DMatrix(inputs[training], label=table.labels[training], weight=weights)
+    start = None
+    if num_roots > 1:  # a base score for each class is unknown to XGBoost before 3.1
+        parameters |= {"num_class": num_roots, "base_score": 0.0}
+        start = base_layer(base_scores, len(inputs)).T
+    data = xgboost.DMatrix(
+        inputs[training],
+        label=table.labels[training],
+        weight=weights,
+        base_margin=None if start is None else start[training],
+    )
     booster = xgboost.train(parameters, data, num_boost_round=num_trees)
-    margins = booster.predict(xgboost.DMatrix(inputs), output_margin=True)
+    rows = xgboost.DMatrix(inputs, base_margin=start)
+    margins = booster.predict(rows, output_margin=True)
     return np.asarray(margins, dtype=np.float64).reshape(len(table.labels), -1).T
 
 

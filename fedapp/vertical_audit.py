@@ -8,10 +8,12 @@ count its right guesses, afterwards.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import logit
 
 from fedapp import run_config
 from fedapp.run_folder import RunFolder, RunRecord
@@ -26,10 +28,13 @@ from tasks.vertical_xgboost.attack import (
     guess_quality,
     mean_quality,
 )
+from tasks.vertical_xgboost.classes import class_names
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import join
 from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.softmax import probabilities
 from tasks.vertical_xgboost.tree import NodeArray, move_down
 
 Found = dict[str, dict[str, GuessQuality]]
@@ -86,25 +91,66 @@ def audit(
     config : VerticalXGBoostConfig
         Of the run.
 
+    Returns
+    -------
+    dict of str to (dict of str to GuessQuality)
+        By attack and party; of several classes each against the rest, by ``party: class``.
+
     Raises
     ------
     ValueError
         For a regression, whose labels are no classes to guess.
     """
-    if config.objective != "binary:logistic":
+    if config.objective not in ("binary:logistic", "multi:softprob"):
         raise ValueError(
-            f"objective = {config.objective}: the audit guesses classes; allowed is binary:logistic"
+            f"objective = {config.objective}: the audit guesses classes; allowed are "
+            "binary:logistic and multi:softprob"
         )
     truth = join(tables).labels
+    classes = class_names(config.classes)
     found: Found = {name: {} for name in ATTACKS}
     for party in parts:
-        view = view_of(party, parts, tables)
-        victims = view.victims
-        for name, scores in attack(view, config).items():
-            quality = guess_quality(scores[victims], truth[victims])
-            if quality is not None:
-                found[name][party] = quality
+        victims = view_of(party, parts, tables).victims
+        for name, scores in _scores(party, parts, tables, config).items():
+            for number, each in enumerate(scores):
+                is_own = (truth[victims] == number) if classes else truth[victims]
+                quality = guess_quality(each[victims], is_own.astype(np.float64))
+                if quality is not None:
+                    found[name][f"{party}: {classes[number]}" if classes else party] = quality
     return found
+
+
+def _scores(
+    party: str,
+    parts: Mapping[str, ModelPart],
+    tables: Mapping[str, PartyTable],
+    config: VerticalXGBoostConfig,
+) -> dict[str, FloatArray]:
+    """Scores of every attack of a party, (1, n), or of each class against the rest, (classes, n).
+
+    Weights give margins of classes, of which log odds are made; the other attacks are on each class
+    as one of two.
+    """
+    classes = class_names(config.classes)
+    if not classes:
+        scores = attack(view_of(party, parts, tables), config)
+        return {name: each[np.newaxis] for name, each in scores.items()}
+    of_two = config.model_copy(update={"objective": "binary:logistic", "classes": ""})
+    found = []
+    for number in range(len(classes)):
+        own = {name: part.of_class(number) for name, part in parts.items()}
+        relabelled = {name: _against_rest(table, number) for name, table in tables.items()}
+        found.append(attack(view_of(party, own, relabelled), of_two))
+    scores = {name: np.stack([each[name] for each in found]) for name in ATTACKS}
+    for name in ("leaf-weights", "mean-leaf-weights"):
+        share = np.clip(probabilities(scores[name]), 1e-15, 1.0 - 1e-15)
+        scores[name] = logit(share)
+    return scores
+
+
+def _against_rest(table: PartyTable, number: int) -> PartyTable:
+    labels = np.where(table.owns, (table.labels == number).astype(np.float64), np.nan)
+    return replace(table, labels=labels)
 
 
 def view_of(

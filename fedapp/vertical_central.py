@@ -25,11 +25,13 @@ from strategies.vertical_result import VerticalResult
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.alignment import aligned_tables
 from tasks.vertical_xgboost.central import CentralModel, fit_central
+from tasks.vertical_xgboost.classes import class_names
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.prediction_files import margin_columns
 from tasks.vertical_xgboost.row_metrics import metrics_of_rows
 from tasks.vertical_xgboost.rows import PartyTable
 
@@ -73,7 +75,8 @@ def compare(
     config : RunConfig
     result : VerticalResult
     folder : RunFolder
-        Gets ``predictions.parquet``: columns ``id``, ``margin``.
+        Gets ``predictions.parquet``: columns ``id``, ``margin``; ``margin-NAME`` of each class
+        where there are several.
     parts : Path
         Folder of the parties' parts of the model.
 
@@ -89,7 +92,9 @@ def compare(
     margins = predict(joined.tables, result, found)
     ids = next(iter(joined.tables.values())).ids
     buffer = io.BytesIO()
-    pd.DataFrame({"id": list(ids), "margin": margins[0]}).to_parquet(buffer, index=False)
+    columns = margin_columns(class_names(config.vertical_xgboost.classes))
+    frame = pd.DataFrame({"id": list(ids), **dict(zip(columns, margins, strict=True))})
+    frame.to_parquet(buffer, index=False)
     folder.write_bytes(PREDICTIONS, buffer.getvalue())
     model = fit_central(joined.table, config.vertical_xgboost, seed=config.general.seed)
     central = _quality(model, config)

@@ -76,7 +76,7 @@ def export(
     return {
         "mode": config.vertical_xgboost.mode,
         "model": any_part.run,
-        "trees": len(any_part.trees),
+        "trees": len(any_part.trees) * any_part.num_roots,
         "n-sites": len(replies),
         "n-features": len(document["learner"]["feature_names"]),
     }

@@ -97,6 +97,6 @@ def _codings(
 
 def _labels_of(part: ModelPart) -> dict[str, object]:
     """How labels are read: as in the training."""
-    names = ("objective", "positive-label", "negative-label", "label-bound")
+    names = ("objective", "positive-label", "negative-label", "classes", "label-bound")
     found = {name: part.settings[name] for name in names if name in part.settings}
     return {name.replace("-", "_"): value for name, value in found.items()}

@@ -38,7 +38,8 @@ def predict(
     config : RunConfig
     folder : RunFolder
         Of this run; in a simulation gets ``predictions.parquet``: columns ``id``, ``margin``,
-        ``prediction``, of all parties that got some.
+        ``prediction``, of all parties that got some; with classes ``margin-NAME`` and
+        ``probability-NAME`` of each, and the name of the most probable one as ``prediction``.
     parties : mapping of str to TaskPart
         Introduced.
     parts : Path or None
@@ -78,12 +79,17 @@ def _gathered(parts: Path, askers: Sequence[str]) -> pd.DataFrame | None:
     paths = [predictions_path(parts, name) for name in askers]
     if not all(path.is_file() for path in paths):
         return None
-    frames = [
-        pd.read_csv(path, dtype={"id": str}, float_precision="round_trip", keep_default_na=False)
-        for path in paths
-    ]
+    frames = [_read(path) for path in paths]
     filled = [frame for frame in frames if len(frame)] or frames[:1]  # some own no label
     return pd.concat(filled).sort_values("id", kind="stable").reset_index(drop=True)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    columns = pd.read_csv(path, nrows=0).columns
+    names = ["id"] if "margin" in columns else ["id", "prediction"]  # of several classes
+    return pd.read_csv(
+        path, dtype=dict.fromkeys(names, str), float_precision="round_trip", keep_default_na=False
+    )
 
 
 def model_of(model: str, *, remote: bool) -> str:

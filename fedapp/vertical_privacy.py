@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.partial_dp import NEIGHBOURS, NOT_COVERED, LeafNoise
 
 
@@ -18,7 +19,11 @@ def privacy_summary(config: VerticalXGBoostConfig, *, seeded_noise: bool) -> dic
     noise = LeafNoise.of(config)
     if noise is None:
         return {}
-    epsilon = noise.guaranteed_epsilon(num_trees=config.num_trees, max_depth=config.max_depth)
+    epsilon = noise.guaranteed_epsilon(
+        num_trees=config.num_trees,
+        max_depth=config.max_depth,
+        num_roots=objective_of(config).num_roots,
+    )
     found: dict[str, Any] = {
         "dp-epsilon": epsilon,
         "dp-delta": noise.delta,

@@ -162,6 +162,7 @@ def skeleton(result: VerticalResult, config: VerticalXGBoostConfig) -> dict[str,
         "base-score": _one_or_all(result.base_scores),
         "base-margin": _one_or_all(result.base_margins),
         "eta": config.eta,
+        "roots": len(result.base_margins),
         "trees-kept": result.trees_to_keep,
         "trees": [_document(grown) for grown in result.trees],
     }

@@ -11,7 +11,8 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.fixed_point import GradientScales
 from tasks.vertical_xgboost.message_parts import Seconds
-from tasks.vertical_xgboost.objectives import Metrics, objective_of
+from tasks.vertical_xgboost.objective import Metrics
+from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.row_metrics import metrics_of_sums
 from tasks.vertical_xgboost.stopwatch import Stopwatch
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit, OwnedTree

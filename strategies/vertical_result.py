@@ -35,7 +35,7 @@ from tasks.vertical_xgboost.messages import (
     LabelsRequest,
     StopRequest,
 )
-from tasks.vertical_xgboost.objectives import Metrics
+from tasks.vertical_xgboost.objective import Metrics
 from tasks.vertical_xgboost.tree import OwnedTree
 from tasks.vertical_xgboost.trim_message import TRIM, TrimRequest
 
@@ -55,12 +55,13 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
     told = HistogramsRequest.reveals
     if config.samples_columns:
         told = HistogramsRequest.reveals_ranks
+    labels = LabelsReply.reveals_classes if config.classes else LabelsReply.reveals
     leaves = DecideReply.reveals_sealed
     if config.dp_epsilon:
         leaves = DecideReply.reveals_sealed_noisy
     return {
         **alignment_disclosures(config),
-        LABELS: Disclosure("labels", keys, LabelsReply.reveals, LabelsReply.reveals_sealed),
+        LABELS: Disclosure("labels", keys, labels, LabelsReply.reveals_sealed),
         BUCKETS: Disclosure(
             "buckets", BucketsRequest.reveals, BucketsReply.reveals, BucketsReply.reveals_sealed
         ),

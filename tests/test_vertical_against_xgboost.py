@@ -13,6 +13,7 @@ import xgboost
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, bucket_left
 from tasks.vertical_xgboost.central import CentralTree, fit_central
+from tasks.vertical_xgboost.classes import class_names
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import JoinedTable
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
@@ -42,7 +43,8 @@ class Sides:
 
     def boost(self, base_score: float, margins: np.ndarray | None, rounds: int) -> xgboost.Booster:
         """XGBoost with the same settings, from given margins."""
-        data = xgboost.DMatrix(self.numbers, label=self.labels, base_margin=margins)
+        start = None if margins is None else margins.T
+        data = xgboost.DMatrix(self.numbers, label=self.labels, base_margin=start)
         config = self.config
         parameters = {
             "objective": config.objective,
@@ -56,11 +58,13 @@ class Sides:
             "base_score": base_score,
             "nthread": 1,
         }
+        if config.objective == "multi:softprob":
+            parameters |= {"num_class": len(class_names(config.classes)), "base_score": 0.0}
         return xgboost.train(parameters, data, num_boost_round=rounds)
 
-    def gain(self, margins: np.ndarray, rows: np.ndarray, split: Candidate) -> float:
+    def gain(self, margins: np.ndarray, rows: np.ndarray, split: Candidate, root: int) -> float:
         """Gain of a split in doubles, from nothing of the learner's."""
-        g, h = objective_of(self.config).gradients(margins, self.labels)
+        g, h = (each[root] for each in objective_of(self.config).gradients(margins, self.labels))
         left = rows & bucket_left(self.bucket_map, self.layout, split)
         right = rows & ~left
         score = [
@@ -79,7 +83,7 @@ def parsed(booster: xgboost.Booster, number: int) -> dict[str, Any]:
 
 
 def differing_nodes(
-    sides: Sides, margins: np.ndarray, ours: CentralTree, theirs: dict[str, Any]
+    sides: Sides, margins: np.ndarray, ours: CentralTree, theirs: dict[str, Any], *, root: int = 0
 ) -> tuple[int, int]:
     """Walk both trees; count equal and differing splits, and hold the differing ones to the rule.
 
@@ -87,7 +91,7 @@ def differing_nodes(
     whether to split at all, of the least gain.
     """
     same = different = 0
-    todo = [(0, 0, np.ones(len(sides.labels), dtype=bool))]
+    todo = [(root, 0, np.ones(len(sides.labels), dtype=bool))]
     while todo:
         node, other, rows = todo.pop()
         our_split = ours.splits.get(node)
@@ -101,7 +105,7 @@ def differing_nodes(
         if our_split is None or is_leaf:
             split = our_split or their_split(sides, theirs, other)
             least = max(sides.config.gamma, 1e-6)
-            assert sides.gain(margins, rows, split) == pytest.approx(least, rel=1e-6)
+            assert sides.gain(margins, rows, split, root) == pytest.approx(least, rel=1e-6)
             different += 1
             continue
         their = their_split(sides, theirs, other)
@@ -119,8 +123,8 @@ def differing_nodes(
             todo.append((children[0], theirs["left_children"][other], rows & left))
             todo.append((children[1], theirs["right_children"][other], rows & ~left))
             continue
-        best = sides.gain(margins, rows, our_split)
-        assert sides.gain(margins, rows, their) == pytest.approx(best, rel=1e-6)
+        best = sides.gain(margins, rows, our_split, root)
+        assert sides.gain(margins, rows, their, root) == pytest.approx(best, rel=1e-6)
         different += 1
     return same, different
 
@@ -139,6 +143,8 @@ def compare(
 ) -> tuple[int, int]:
     """Compare every tree, XGBoost continuing from our margins, and the run as a whole."""
     objective = keys.get("objective", "binary:logistic")
+    if objective == "multi:softprob":
+        keys = {"classes": "low,middle,high", **keys}
     frame = random_frame(frame_seed, rows=rows, objective=objective, missing=missing)
     config = config_of(**keys)
     table = joined([frame], config)
@@ -149,15 +155,18 @@ def compare(
     margins = base_layer(model.base_margins, len(sides.labels))
     same = different = 0
     for tree in model.trees:
-        booster = sides.boost(model.base_scores[0], margins[0], 1)
-        found = differing_nodes(sides, margins[0], tree, parsed(booster, 0))
-        same, different = same + found[0], different + found[1]
+        booster = sides.boost(model.base_scores[0], margins, 1)
+        for root in range(len(margins)):
+            found = differing_nodes(sides, margins, tree, parsed(booster, root), root=root)
+            same, different = same + found[0], different + found[1]
         add_leaves(margins, tree.route(features), tree.weights, eta=config.eta)
     if not different:
-        booster = sides.boost(model.base_scores[0], None, len(model.trees))
-        theirs = booster.predict(xgboost.DMatrix(sides.numbers), output_margin=True)
+        start = base_layer(model.base_margins, len(sides.labels)) if len(margins) > 1 else None
+        booster = sides.boost(model.base_scores[0], start, len(model.trees))
+        rows = xgboost.DMatrix(sides.numbers, base_margin=None if start is None else start.T)
+        theirs = booster.predict(rows, output_margin=True)
         scale = max(1.0, float(np.abs(sides.labels).max()))
-        np.testing.assert_allclose(theirs, margins[0], rtol=0, atol=1e-6 * scale)
+        np.testing.assert_allclose(np.atleast_2d(theirs.T), margins, rtol=0, atol=1e-6 * scale)
     return same, different
 
 
@@ -184,6 +193,24 @@ def test_same_splits_at_any_depth(depth: int, objective: str) -> None:
 def test_same_splits_with_any_setting(keys: dict[str, Any], objective: str) -> None:
     same, different = compare(11, objective=objective, **{"max_depth": 4, "num_trees": 3, **keys})
     assert same >= 10
+    assert different <= same / 20
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"max_depth": 5, "num_trees": 4},
+        {"max_depth": 1},
+        {"gamma": 2.0, "eta": 1.0, "max_bin": 255},
+        {"reg_lambda": 0.0, "min_child_weight": 5.0},
+        {"base_score": "0"},
+    ],
+    ids=str,
+)
+def test_same_trees_of_every_class(keys: dict[str, Any]) -> None:
+    keys = {"objective": "multi:softprob", "max_depth": 3, "num_trees": 3, **keys}
+    same, different = compare(12, **keys)
+    assert same >= 3 * keys["num_trees"]
     assert different <= same / 20
 
 

@@ -73,7 +73,7 @@ def test_the_total_is_what_an_independent_accountant_finds(
     multiplier = noise.sigma / (2 * 0.5)
     accountant.compose(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(multiplier), releases))
     assert accountant.get_epsilon(delta) == pytest.approx(epsilon, rel=2e-3)
-    found = noise.guaranteed_epsilon(num_trees=trees, max_depth=depth)
+    found = noise.guaranteed_epsilon(num_trees=trees, max_depth=depth, num_roots=1)
     assert found == pytest.approx(epsilon, rel=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_the_papers_sensitivity_is_named_and_its_true_epsilon_told() -> None:
     keys: dict[str, Any] = {"dp_epsilon": 2.0, "num_trees": 5, "max_depth": 3}
     exact, paper = noise_of(**keys), noise_of(**keys, sensitivity="paper")
     assert paper.releases == 5
-    assert exact.releases == most_releases(num_trees=5, max_depth=3) == 33
+    assert exact.releases == most_releases(num_trees=5, max_depth=3, num_roots=1) == 33
     assert exact.sigma / paper.sigma == pytest.approx(2 * np.sqrt(33 / 5))
     told = privacy_summary(config_of(**keys, sensitivity="paper"), seeded_noise=False)
     assert told["dp-epsilon-paper"] == 2.0
@@ -121,7 +121,7 @@ def test_one_label_moves_one_leaf_of_the_first_tree_and_any_of_later_ones() -> N
     moved = [np.count_nonzero(a != b) for a, b in zip(weights(labels), weights(other), strict=True)]
     assert moved[0] == 1
     assert max(moved[1:]) == 4
-    assert most_releases(num_trees=3, max_depth=2) == 1 + 4 + 4
+    assert most_releases(num_trees=3, max_depth=2, num_roots=1) == 1 + 4 + 4
 
 
 # One draw -------------------------------------------------------------------------------------

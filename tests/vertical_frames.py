@@ -35,7 +35,12 @@ def random_frame(
         signal = signal + 0.8 * gone
         frame.loc[gone, name] = np.nan
     noise = random.normal(size=rows)
-    if objective == "binary:logistic":
+    if objective == "multi:softprob":
+        noisy = signal + noise
+        frame["label"] = np.array(["low", "middle", "high"])[
+            np.searchsorted(np.quantile(noisy, [0.5, 0.8]), noisy)
+        ]
+    elif objective == "binary:logistic":
         frame["label"] = (signal + noise > np.median(signal)).astype(int)
     else:
         frame["label"] = 20.0 * (signal + noise)
@@ -72,7 +77,9 @@ def cut(
         own = [name for name, at in zip(columns, place, strict=True) if at == party]
         part = frame[["id", *own]].copy()
         if (owner == party).any():
-            part["label"] = frame["label"].astype(float).where(owner == party)
+            is_text = frame["label"].dtype == object
+            labels_of_all = frame["label"] if is_text else frame["label"].astype(float)
+            part["label"] = labels_of_all.where(owner == party)
         cuts.append(part.sample(frac=1, random_state=party + seed).reset_index(drop=True))
     return cuts
 

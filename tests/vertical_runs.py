@@ -121,8 +121,8 @@ def assert_same(result: SimulationResult, central: Central) -> None:
     assert result.predictions is not None
     ids = next(iter(central.tables.values())).ids
     assert tuple(result.predictions["id"]) == ids
-    margins = result.predictions["margin"].to_numpy()
-    assert np.array_equal([margins], central.model.margins(central.joined.features))
+    margins = result.predictions.drop(columns="id").to_numpy().T
+    assert np.array_equal(margins, central.model.margins(central.joined.features))
 
 
 @dataclass(frozen=True)

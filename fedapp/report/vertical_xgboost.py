@@ -6,8 +6,8 @@ its first level to the last one of its last::
 
     {"tree": 1,                                    # from 1
      "train-loss": 0.41, "test-loss": 0.43,        # mean loss after this tree
-     "train-accuracy": 0.97, "test-accuracy": 0.95,  # binary:logistic
-     "train-rmse": 51.2, "test-rmse": 57.9,        # reg:squarederror
+     "train-accuracy": 0.97, "test-accuracy": 0.95,  # of classes
+     "train-rmse": 51.2, "test-rmse": 57.9,        # of a regression
      "exchanges": 6, "bytes": 812345, "ciphertexts": 1240,
      "crypto-seconds": {"encrypt": 0.5, "encrypt-own": 0.9, "fold": 1.4, "decrypt": 0.5}}
 
@@ -37,7 +37,8 @@ the owner's number of the split, never a feature or a threshold::
          "gain": 210.5},
         {"id": 1, "leaf": true}, {"id": 2, "leaf": true}]}]}
 
-Node 0 is the root. Of the configuration the page reads ``vertical-xgboost.objective``,
+Node 0 is the root; with ``"roots": 3`` at the top nodes 0 to 2 are, of the trees of three classes
+that grew together. Of the configuration the page reads ``vertical-xgboost.objective``,
 ``.encryption``, ``.key-bits``, ``.aggregator``, ``.shuffle`` and ``.test-fraction``.
 """
 
@@ -69,6 +70,7 @@ from fedapp.report.vertical_xgboost_words import (
     trust_words,
 )
 from fedapp.run_folder import RunRecord
+from tasks.vertical_xgboost.classes import class_names
 
 TITLE = "Vertical XGBoost over parties"
 CURVES = "trees.json"
@@ -152,7 +154,7 @@ def sections(run: RunRecord, *, curves: Mapping[str, Any] | None, folder: Path) 
             figures=[_loss(run, folder), _seconds(run, folder)],
             tables=trees_table(tree_lines(run), run.summary),
         ),
-        _trees_section(curves, folder),
+        _trees_section(run, curves, folder),
         _central_section(run),
         Section("Differential privacy", paragraphs=privacy_words(run)),
         Section("Whom one trusts", paragraphs=[*trust_words(run), *fingerprint_words(run)]),
@@ -205,7 +207,7 @@ def _seconds(run: RunRecord, folder: Path) -> Figure | Absent:
     )
 
 
-def _trees_section(curves: Mapping[str, Any] | None, folder: Path) -> Section:
+def _trees_section(run: RunRecord, curves: Mapping[str, Any] | None, folder: Path) -> Section:
     name, title = "first-tree", "The trees, as the server knows them"
     tree, fault = first_tree(curves)
     if tree is None:
@@ -219,20 +221,25 @@ def _trees_section(curves: Mapping[str, Any] | None, folder: Path) -> Section:
     return Section(
         title,
         paragraphs=[words],
-        figures=[_first_tree(tree, name, folder)],
+        figures=[_first_tree(tree, name, folder, of=_first_class(run))],
         tables=owners_table(curves or {}),
     )
 
 
-def _first_tree(tree: DrawnTree, name: str, folder: Path) -> Figure:
+def _first_class(run: RunRecord) -> str:
+    classes = class_names(str(run.setting("vertical-xgboost.classes", "")))
+    return f" (of class {classes[0]})" if classes else ""
+
+
+def _first_tree(tree: DrawnTree, name: str, folder: Path, *, of: str) -> Figure:
     svg = figures.draw(
         folder,
         name,
         lambda axes: vertical_xgboost_figures.draw_tree(axes, tree),
         height=vertical_xgboost_figures.tree_height(tree),
     )
-    caption = "The first tree, root at the left, left branches on top: owner and record of each "
-    caption += "split, and its gain. Squares are leaves."
+    caption = f"The first tree{of}, root at the left, left branches on top: owner and record of "
+    caption += "each split, and its gain. Squares are leaves."
     if tree.hidden:
         caption += f" Deeper nodes are left out: {tree.hidden}."
     alt = f"First tree: {tree.splits} splits, {tree.leaves} leaves."

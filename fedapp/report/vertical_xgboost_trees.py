@@ -57,7 +57,7 @@ def is_split(node: Node) -> bool:
 
 
 def first_tree(document: Mapping[str, Any] | None) -> tuple[DrawnTree | None, str]:
-    """Lay out the first tree.
+    """Lay out the first tree; of several that grew together the one below root 0.
 
     Returns
     -------
@@ -69,16 +69,21 @@ def first_tree(document: Mapping[str, Any] | None) -> tuple[DrawnTree | None, st
     if not trees:
         return None, "there is no tree" if document is not None else ""
     nodes = {node["id"]: node for node in trees[0].get("nodes") or [] if "id" in node}
-    fault = _fault(nodes)
-    return (None, fault) if fault else (_laid_out(nodes), "")
+    fault = _fault(nodes, roots=(document or {}).get("roots", 1))
+    if fault:
+        return None, fault
+    first = {at: nodes[at] for at, _, _ in _walk(nodes, 0, 0, None)}
+    return _laid_out(first), ""
 
 
-def _fault(nodes: Mapping[int, Node]) -> str:
-    """Say why nodes are no tree with root 0; empty if they are one."""
-    if 0 not in nodes:
-        return "the first tree has no node 0"
+def _fault(nodes: Mapping[int, Node], *, roots: object) -> str:
+    """Say why nodes are no tree with so many roots, from 0; empty if they are one."""
+    if not isinstance(roots, int) or roots < 1:
+        return "the number of roots is none"
+    if missing := [root for root in range(roots) if root not in nodes]:
+        return f"the first tree has no node {missing[0]}"
     seen: set[int] = set()
-    waiting = [0]
+    waiting = list(range(roots))
     while waiting:
         at = waiting.pop()
         if at in seen:

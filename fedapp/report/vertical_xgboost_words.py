@@ -8,6 +8,7 @@ from typing import Any
 from fedapp.report.vertical_xgboost_tables import seconds_by_operation
 from fedapp.run_folder import RunRecord
 from fedapp.vertical_privacy import privacy_lines
+from tasks.vertical_xgboost.classes import class_names
 
 _SERVER = (
     "The server learns gains, candidates of equal gain, bucket counts, which anonymous features "
@@ -99,6 +100,8 @@ def trees_words(run: RunRecord) -> tuple[str, str]:
     depth = run.setting("vertical-xgboost.max-depth")
     kept = run.summary.get("trees-kept")
     parts = [f"depth {depth} at most"] if depth is not None else []
+    if classes := class_names(str(run.setting("vertical-xgboost.classes", ""))):
+        parts.insert(0, f"for each of {len(classes)} classes")
     if kept is not None and kept < grown:
         parts.insert(0, f"of {grown} grown: stopped early")
     return str(grown if kept is None else kept), ", ".join(parts)

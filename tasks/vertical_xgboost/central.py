@@ -27,9 +27,8 @@ from tasks.vertical_xgboost.histograms import (
 )
 from tasks.vertical_xgboost.joined import JoinedTable
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer, leaf_weights
+from tasks.vertical_xgboost.objective import Metrics, Objective
 from tasks.vertical_xgboost.objectives import (
-    Metrics,
-    Objective,
     base_scores_of,
     label_scale,
     objective_of,

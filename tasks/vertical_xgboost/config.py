@@ -8,8 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.secure.record_names import Protection
+from tasks.vertical_xgboost.classes import classes_faults
 
-ObjectiveName = Literal["binary:logistic", "reg:squarederror"]
+ObjectiveName = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
 TextCoding = Literal["refuse", "sorted", "one-hot"]
 
 
@@ -96,6 +97,13 @@ class VerticalXGBoostConfig(BaseModel):
             'where "0" is the positive one)'
         ),
     ] = ""
+    classes: Annotated[
+        str,
+        Field(
+            description="multi:softprob: labels of all classes, class 0 first, with commas between "
+            "them; declared, since a set found in the rows would tell whose rows have which"
+        ),
+    ] = ""
     weight: Annotated[
         str,
         Field(
@@ -165,8 +173,8 @@ class VerticalXGBoostConfig(BaseModel):
         str,
         Field(
             pattern=r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$",
-            description="prediction before the first tree (a probability for binary:logistic); "
-            '"mean" of the training labels by a masked sum',
+            description="prediction before the first tree (a probability for binary:logistic; "
+            'multi:softprob: 0, all classes alike); "mean" of the training labels by a masked sum',
         ),
     ] = "mean"
 
@@ -288,16 +296,22 @@ class VerticalXGBoostConfig(BaseModel):
                     f"base-score = {self.base_score} with objective = 'binary:logistic': allowed "
                     "is a probability above 0 and below 1, or 'mean'"
                 )
-            if self.label_bound:
-                faults.append(
-                    f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror'"
-                )
             if self.positive_label.strip() == self.negative_label.strip():
                 faults.append(
                     f"negative-label = '{self.negative_label}': is the positive label too"
                 )
         elif base is not None and not (math.isfinite(base) and abs(base) <= 1e30):
             faults.append(f"base-score = {self.base_score}: allowed is -1e30 to 1e30, or 'mean'")
+        if self.label_bound and self.objective != "reg:squarederror":
+            faults.append(
+                f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror'"
+            )
+        if self.objective == "multi:softprob" and base:
+            faults.append(
+                f"base-score = {self.base_score} with objective = 'multi:softprob': allowed is "
+                "'mean', or 0, which is the same chance for every class"
+            )
+        faults += classes_faults(self.classes, wanted=self.objective == "multi:softprob")
         if self.key_bits < 2048 and not self.allow_weak_key:
             faults.append(
                 f"key-bits = {self.key_bits}: allowed is 2048 and more "

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray
+from tasks.vertical_xgboost.classes import class_names, spelling
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.number_columns import numbers_of
@@ -39,7 +37,8 @@ def read_labels(
     Returns
     -------
     (n,) float64
-        0 or 1 for a classifier, the target for a regression; NaN where the party has no label.
+        0 or 1 for a classifier of two classes, the number of the class for one of more, the target
+        for a regression; NaN where the party has no label.
 
     Raises
     ------
@@ -49,7 +48,9 @@ def read_labels(
     if column is None:
         return np.full(num_rows, np.nan)
     if config.objective == "binary:logistic":
-        return _classes(column, config)
+        return _two_classes(column, config)
+    if config.objective == "multi:softprob":
+        return _many_classes(column, config)
     return _targets(column, config)
 
 
@@ -121,9 +122,15 @@ def check_ownership(owners: NDArray[np.integer]) -> None:
         raise SiteFault("bad-labels", *faults)
 
 
-def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
+def _spelled(column: pd.Series) -> NDArray[np.str_]:
+    """Canonical spelling of each row's label, "" where there is none."""
     codes, different = pd.factorize(column, use_na_sentinel=True)
-    spelled = np.array([spelling(value) for value in different.tolist()] + [""])[codes]
+    spelled: NDArray[np.str_] = np.array([spelling(v) for v in different.tolist()] + [""])[codes]
+    return spelled
+
+
+def _two_classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
+    spelled = _spelled(column)
     positive, negative = spelling(config.positive_label), spelling(config.known_negative_label)
     present = spelled != ""
     if np.any(present & (spelled != positive) & (spelled != negative)):
@@ -134,6 +141,18 @@ def _classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
             f"negative-label = '{config.known_negative_label}'{declare}",
         )
     return np.where(present, (spelled == positive).astype(np.float64), np.nan)
+
+
+def _many_classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
+    spelled = _spelled(column)
+    labels = np.full(len(spelled), np.nan)
+    for number, name in enumerate(class_names(config.classes)):
+        labels[spelled == spelling(name)] = number
+    if np.any(np.isnan(labels) & (spelled != "")):
+        raise SiteFault(
+            "bad-labels", f"rows have a label that is none of classes = '{config.classes}'"
+        )
+    return labels
 
 
 def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
@@ -148,19 +167,3 @@ def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
             + (" (label-bound)" if config.label_bound else ""),
         )
     return values
-
-
-def spelling(label: Any) -> str:
-    """Canonical spelling of a label; "" for a missing one."""
-    if label is None or label is pd.NA:
-        return ""
-    text = str(label).strip()
-    if isinstance(label, bool) or text.lower() in ("true", "false"):
-        return "1" if text.lower() == "true" else "0"
-    if not isinstance(label, str) and text.lower() in ("nan", "<na>", "nat"):
-        return ""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return str(int(number)) if math.isfinite(number) and number == int(number) else repr(number)

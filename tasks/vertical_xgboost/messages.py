@@ -139,8 +139,8 @@ class LabelsReply:
     ----------
     sealed : dict of receiver to bytes
     masked : MaskedVector
-        Sum of training labels, training rows owned, rows owned; where rows have weights, in front
-        their sums over training and evaluation rows.
+        Sums of training labels (of several classes: rows of each), training rows owned, rows
+        owned; where rows have weights, in front their sums over training and evaluation rows.
     seconds : dict of str to float
         Processor time of cryptography.
     """
@@ -153,6 +153,11 @@ class LabelsReply:
         "nothing of one party: which labels it owns goes sealed to the others, the sum of its "
         "labels under masks, read as the mean label of all training rows; seconds per operation "
         "of cryptography"
+    )
+    reveals_classes: ClassVar[str] = (
+        "nothing of one party: which labels it owns goes sealed to the others, the number of its "
+        "labels of each class under masks, read as the number of training rows of each class; "
+        "seconds per operation of cryptography"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
         SEALED: "the rows whose labels the sender owns, not the labels"

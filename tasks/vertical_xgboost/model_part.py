@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.categorical import Categories
+from tasks.vertical_xgboost.classes import class_names
 from tasks.vertical_xgboost.part_document import (
     CategoriesForm,
     LeafForm,
@@ -83,6 +84,19 @@ class PartTree:
         found = self.children.items()
         return {child: self.splits[node].source for node, both in found for child in both}
 
+    def below(self, root: int) -> PartTree:
+        """The tree below one root, its nodes numbered anew from 0."""
+        if self.num_roots == 1:
+            return self
+        nodes = sorted({*self.splits, *self.weights})
+        own = [node for node in nodes if self.roots[node] == root]
+        number = {node: at for at, node in enumerate(own)}
+        return PartTree(
+            {number[node]: split for node, split in self.splits.items() if node in number},
+            {number[node]: weight for node, weight in self.weights.items() if node in number},
+            {number[node]: cover for node, cover in self.covers.items() if node in number},
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class ModelPart:
@@ -149,6 +163,11 @@ class ModelPart:
         return len(self.base_margins)
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of a model with a margin for each; else none."""
+        return class_names(str(self.settings.get("classes", "")))
+
+    @property
     def model_digest(self) -> bytes:
         """Digest of what all parts of a model have in common; 32 bytes.
 
@@ -167,13 +186,19 @@ class ModelPart:
         used = sum(split.source == self.name for tree in trees for split in tree.splits.values())
         return replace(self, trees=trees, lookup=LookupTable(self.lookup.records[:used]))
 
+    def of_class(self, root: int) -> ModelPart:
+        """The trees of one class alone, whose margin they give."""
+        trees = tuple(tree.below(root) for tree in self.trees)
+        return replace(self, trees=trees, base_margins=(self.base_margins[root],))
+
     def save(self, path: Path) -> None:
         """Write the part; readable by its owner only, never half a file."""
         write_private(path, self.as_text())
 
     def exported(self) -> ModelPart:
-        """What others get of it: no settings but lambda, which gains are made of."""
-        settings = {key: value for key, value in self.settings.items() if key == "lambda"}
+        """What others get of it: no settings but lambda, which gains are made of, and classes."""
+        kept = ("lambda", "classes")
+        settings = {key: value for key, value in self.settings.items() if key in kept}
         return replace(self, code="", settings=settings)
 
     def as_text(self) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from tasks.site.faults import SiteFault
+from tasks.vertical_xgboost.classes import class_names
 
 FORMAT = "fedapp/vertical-xgboost-part"
 VERSION = 3
@@ -100,6 +101,9 @@ class PartForm(_Form):
         """
         if self.party not in self.parties or self.parties != sorted(set(self.parties)):
             raise ValueError("parties")
+        classes = class_names(str(self.settings.get("classes", "")))
+        if len(self.base_margins) != (len(classes) or 1):
+            raise ValueError("margins before the first tree")
         owned, num_roots = 0, len(self.base_margins)
         for tree in self.trees:
             splits = [split.node for split in tree.splits]

@@ -21,6 +21,7 @@ from tasks.privacy import gaussian
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
+from tasks.vertical_xgboost.objectives import objective_of
 
 NEIGHBOURS = (
     "one row's label is another one; rows, columns, base score and splits are the same, the exact "
@@ -65,15 +66,16 @@ class LeafNoise:
         """What a configuration asks for; None where partial differential privacy is off."""
         if not config.dp_epsilon:
             return None
-        as_paper = config.sensitivity == "paper"
+        as_paper, num_roots = config.sensitivity == "paper", objective_of(config).num_roots
+        shape = {"max_depth": config.max_depth, "num_roots": num_roots}
         return cls(
             epsilon=config.dp_epsilon,
             delta=config.dp_delta,
             clip=config.dp_clip,
             sensitivity=config.dp_clip * (1.0 if as_paper else 2.0),
-            releases=config.num_trees
+            releases=config.num_trees * num_roots
             if as_paper
-            else most_releases(num_trees=config.num_trees, max_depth=config.max_depth),
+            else most_releases(num_trees=config.num_trees, **shape),
         )
 
     @property
@@ -86,15 +88,15 @@ class LeafNoise:
             releases=self.releases,
         )
 
-    def guaranteed_epsilon(self, *, num_trees: int, max_depth: int) -> float:
+    def guaranteed_epsilon(self, *, num_trees: int, max_depth: int, num_roots: int) -> float:
         """Epsilon that this noise gives at `delta`, whatever it was calibrated for.
 
         Parameters
         ----------
-        num_trees, max_depth : int
+        num_trees, max_depth, num_roots : int
             Of the training.
         """
-        count = most_releases(num_trees=num_trees, max_depth=max_depth)
+        count = most_releases(num_trees=num_trees, max_depth=max_depth, num_roots=num_roots)
         ratio = 2.0 * self.clip / self.sigma * float(np.sqrt(count))
         return gaussian.composed_epsilon(delta=self.delta, ratios=[ratio])
 
@@ -113,17 +115,34 @@ class LeafNoise:
         return gaussian.add_noise(clipped, self.sigma, generator=generator)
 
 
-def most_releases(*, num_trees: int, max_depth: int) -> int:
+def most_releases(*, num_trees: int, max_depth: int, num_roots: int) -> int:
     """Weights sent to one source that one row's label may move, at most.
 
-    In the first tree one leaf: that of the row. In later trees every leaf, since the first tree's
-    exact weight has moved the margins, hence gradients, of all rows that were in the row's leaf.
+    With one margin a row: in the first tree one leaf, that of the row. In later trees every leaf,
+    since the first tree's exact weight has moved the margins, hence gradients, of all rows that
+    were in the row's leaf.
+
+    With a margin for each of k classes a round has k trees. In the first one margins, so all
+    probabilities and Hessians, are what they were. Of the row's gradients p_c - 1{y = c} two are
+    others: that of the class it had and that of the class it has. They are in one leaf each, of two
+    trees. Both leaves move margins of their class, and the softmax hands that on: for rows of
+    either leaf the probabilities of all classes are others, so in later rounds every leaf of all k
+    trees may be. Each weight is clipped to [-C, C] and moves by 2C at most.
 
     Parameters
     ----------
-    num_trees, max_depth : int
+    num_trees : int
+        Rounds.
+    max_depth : int
+    num_roots : int
+        Trees a round.
+
+    Returns
+    -------
+    int
+        min(k, 2) + (rounds - 1) k 2^depth.
     """
-    return 1 + (num_trees - 1) * (1 << max_depth)
+    return min(num_roots, 2) + (num_trees - 1) * num_roots * (1 << max_depth)
 
 
 class NoisyWeights:

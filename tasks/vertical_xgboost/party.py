@@ -29,7 +29,8 @@ from tasks.vertical_xgboost.histograms import (
     refused_candidates,
 )
 from tasks.vertical_xgboost.leaves import add_leaves
-from tasks.vertical_xgboost.objectives import Objective, objective_of
+from tasks.vertical_xgboost.objective import Objective
+from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.row_metrics import metric_sums, weighted
 from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features
 from tasks.vertical_xgboost.tree import (

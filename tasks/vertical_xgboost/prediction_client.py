@@ -148,7 +148,7 @@ def predictions(message: Message, site: VerticalSite, context: Context) -> Messa
         Path(request.folder) if site.simulated else run_dir(site.model_dir, secrets.run), site.name
     )
     ids = [site.table.ids[row] for row in np.flatnonzero(at.own_rows)]
-    write_private(path, predictions_text(ids, margins, part.objective))
+    write_private(path, predictions_text(ids, margins, part.objective, part.classes))
     log(INFO, "predictions of %d rows: %s", len(ids), path)
     reply = PredictionsReply(secrets.watch.seconds)
     site_state.end(context)

@@ -18,6 +18,7 @@ from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree
 from tasks.vertical_xgboost.rows import PartyTable
+from tasks.vertical_xgboost.softmax import probabilities
 from tasks.vertical_xgboost.tree import move_down, on_roots
 
 
@@ -109,7 +110,9 @@ def num_steps(levels: int, *, routed: bool, has_asker: bool) -> int:
 
 
 def response(margins: FloatArray, objective: str) -> FloatArray:
-    """Predictions on the scale of the labels: a probability for ``binary:logistic``.
+    """Predictions on the scale of the labels, in the shape of the margins.
+
+    Probabilities for ``binary:logistic`` (of class 1) and ``multi:softprob`` (of each class).
 
     Raises
     ------
@@ -118,6 +121,8 @@ def response(margins: FloatArray, objective: str) -> FloatArray:
     """
     if objective == "binary:logistic":
         return np.asarray(expit(margins), dtype=np.float64)
+    if objective == "multi:softprob":
+        return probabilities(margins)
     if objective == "reg:squarederror":
         return margins
     raise SiteFault("bad-model-part", f'objective "{objective}": not known to this version')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales
-from tasks.vertical_xgboost.objectives import Metrics, Objective
+from tasks.vertical_xgboost.objective import Metrics, Objective
 
 
 def weighted(values: FloatArray, weights: FloatArray | None) -> FloatArray:

@@ -85,11 +85,12 @@ def check_base_margins(
     largest = max(map(abs, margins), default=0.0)
     if given is not None:
         fits = set(margins) == {objective.base_margin(given)}
-    elif config.objective == "binary:logistic" and config.weight:
-        # Of the mean by weights that are whole numbers of so many bits.
+    elif config.objective in ("binary:logistic", "multi:softprob") and config.weight:
+        # Of means by weights that are whole numbers of so many bits.
         fits = largest <= math.log(max(num_training, 1)) + config.fixed_point_bits * math.log(2.0)
-    elif config.objective == "binary:logistic":
-        # Of the mean of n labels of both classes: log(k / (n - k)).
+    elif config.objective in ("binary:logistic", "multi:softprob"):
+        # Of the mean of n labels of both classes: log(k / (n - k)). Of the counts of more classes:
+        # logarithms from 0 to log(n) less their mean.
         fits = largest <= math.log(max(num_training, 1))
     else:
         fits = largest <= math.ldexp(1.0, label_exponent)
@@ -123,6 +124,6 @@ def check_gradient_exponent(
 
 
 def _check_exponent(told: int, least: int, config: VerticalXGBoostConfig, *, name: str) -> None:
-    is_known = config.objective == "binary:logistic" or config.label_bound > 0
+    is_known = config.objective != "reg:squarederror" or config.label_bound > 0
     if told < least or (is_known and told != least):
         raise SiteFault("bad-request", f"{name}: not one that holds for all parties")

@@ -2,7 +2,9 @@
 
 Features are called ``party.column``, party by party and in the order of each party's columns.
 Weights are rounded to 32 bits, as XGBoost has them. Covers are sums of Hessians over the training
-rows of all parties, and gains are computed anew from covers and weights.
+rows of all parties, and gains are computed anew from covers and weights. Of a round's trees each
+becomes one of XGBoost's, class by class. Only from 3.1 on XGBoost knows a base score of each class,
+so those of several classes are in the leaves of the first round.
 """
 
 from __future__ import annotations
@@ -120,19 +122,8 @@ def xgboost_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
     """
     check_whole(parts)
     any_part = next(iter(parts.values()))
-    categories = categories_document(parts)
-    names, trees = feature_names(parts), list(_trees_with_sums(parts))
-    start = np.array(any_part.base_margins)[:, np.newaxis]
-    base_score = float(response(start, any_part.objective)[0, 0])
-    model = {
-        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
-        "iteration_indptr": list(range(len(trees) + 1)),
-        "tree_info": [0] * len(trees),
-        "trees": [
-            _tree(number, tree, sums, parts, num_features=len(names))
-            for number, (tree, sums) in enumerate(trees)
-        ],
-    }
+    categories, names = categories_document(parts), feature_names(parts)
+    model = _gbtree(parts, num_features=len(names))
     return {
         "learner": {
             "attributes": {ATTRIBUTE: json.dumps(categories)} if categories else {},
@@ -140,19 +131,50 @@ def xgboost_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
             "feature_types": ["float"] * len(names),
             "gradient_booster": {"model": model, "name": "gbtree"},
             "learner_model_param": {
-                "base_score": repr(base_score),
+                "base_score": repr(_base_score(any_part)),
                 "boost_from_average": "0",
-                "num_class": "0",
+                "num_class": str(len(any_part.classes)),
                 "num_feature": str(len(names)),
                 "num_target": "1",
             },
-            "objective": {
-                "name": any_part.objective,
-                "reg_loss_param": {"scale_pos_weight": "1"},
-            },
+            "objective": {"name": any_part.objective, **_objective_param(any_part)},
         },
         "version": [2, 1, 0],
     }
+
+
+def _gbtree(parts: Mapping[str, ModelPart], *, num_features: int) -> dict[str, Any]:
+    any_part, trees = next(iter(parts.values())), list(_trees_with_sums(parts))
+    num_roots = any_part.num_roots
+    added = any_part.base_margins if num_roots > 1 else (0.0,)  # in the first round
+    return {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
+        "iteration_indptr": list(range(0, len(trees) + 1, num_roots)),
+        "tree_info": [at % num_roots for at in range(len(trees))],
+        "trees": [
+            _tree(
+                number,
+                tree,
+                sums,
+                parts,
+                num_features=num_features,
+                added=added[number] if number < num_roots else 0.0,
+            )
+            for number, (tree, sums) in enumerate(trees)
+        ],
+    }
+
+
+def _base_score(part: ModelPart) -> float:
+    if part.num_roots > 1:
+        return 0.0
+    return float(response(np.array([part.base_margins]), part.objective)[0, 0])
+
+
+def _objective_param(part: ModelPart) -> dict[str, Any]:
+    if part.num_roots > 1:
+        return {"softmax_multiclass_param": {"num_class": str(part.num_roots)}}
+    return {"reg_loss_param": {"scale_pos_weight": "1"}}
 
 
 def _tree(
@@ -162,10 +184,11 @@ def _tree(
     parts: Mapping[str, ModelPart],
     *,
     num_features: int,
+    added: float,
 ) -> dict[str, Any]:
     size, eta = len(sums), next(iter(parts.values())).eta
     nodes, splits = range(size), _splits(tree, parts)
-    means = _means(tree, sums, eta)
+    means = {node: mean + added for node, mean in _means(tree, sums, eta).items()}
     parents = dict.fromkeys(nodes, _NO_PARENT)
     for node, children in tree.children.items():
         parents |= dict.fromkeys(children, node)
@@ -214,7 +237,10 @@ def _splits(tree: PartTree, parts: Mapping[str, ModelPart]) -> dict[int, tuple[i
 
 
 def _trees_with_sums(parts: Mapping[str, ModelPart]) -> Iterator[tuple[PartTree, dict[int, _Sums]]]:
-    """Each tree with the weights that parties have who are not the source above a leaf."""
+    """Each tree with the weights that parties have who are not the source above a leaf.
+
+    Of a round that of each class by itself.
+    """
     names = sorted(parts)
     any_part, reg_lambda = parts[names[0]], _lambda(parts)
     for at in range(len(any_part.trees)):
@@ -227,7 +253,10 @@ def _trees_with_sums(parts: Mapping[str, ModelPart]) -> Iterator[tuple[PartTree,
         for node in sorted(shape.children, reverse=True):
             left, right = shape.children[node]
             sums[node] = sums[left] + sums[right]
-        yield PartTree(shape.splits, weights, {}, shape.num_roots), sums
+        found = PartTree(shape.splits, weights, {}, shape.num_roots)
+        for root in range(shape.num_roots):
+            own = [sums[node] for node in sorted(sums) if found.roots[node] == root]
+            yield found.below(root), dict(enumerate(own))
 
 
 def _means(tree: PartTree, sums: Mapping[int, _Sums], eta: float) -> dict[int, float]:
