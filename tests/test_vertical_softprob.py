@@ -189,6 +189,24 @@ def test_the_trees_of_all_classes_are_the_central_ones(
         assert result.summary["trees-kept"] < result.summary["trees"] < 12
 
 
+def test_weighted_rows_of_classes_give_the_central_trees(tmp_path: Path) -> None:
+    frames = frames_of()
+    weights = np.random.default_rng(3).gamma(1.0, 2.0, 2000)  # by id
+    for frame in frames:
+        frame["w"] = pd.Series(weights[frame["id"]]).where(frame["label"].notna())
+    settings = {**SMALL, "weight": "w"}
+    result, central = run(tmp_path, frames, **settings), central_fit(frames, **settings)
+    assert_same(result, central)
+    table = central.joined
+    assert table.weights is not None
+    rows = ~table.is_evaluation
+    share = np.bincount(table.labels[rows].astype(int), weights=table.weights[rows])
+    assert central.model.base_scores == pytest.approx(centred_log_shares(share), abs=1e-8)
+    summary = result.summary
+    theirs = summary["central"]
+    assert summary["test-loss"] == pytest.approx(theirs["xgboost-test-loss"], rel=1e-4)
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -352,7 +370,7 @@ def test_report_and_ledger_speak_of_classes(trained: SimulationResult) -> None:
     assert "for each of 3 classes" in page
     assert "The first tree (of class low)" in page
     told = [line["reveals"] for line in trained.ledger if line["step"] == "labels"]
-    assert any("number of training rows of each class" in words for words in told)
+    assert any("of training rows of each class" in words for words in told)
 
 
 # Privacy --------------------------------------------------------------------------------------

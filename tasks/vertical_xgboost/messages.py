@@ -156,8 +156,8 @@ class LabelsReply:
     )
     reveals_classes: ClassVar[str] = (
         "nothing of one party: which labels it owns goes sealed to the others, the number of its "
-        "labels of each class under masks, read as the number of training rows of each class; "
-        "seconds per operation of cryptography"
+        "labels of each class (where rows have weights, their sum) under masks, read as the number "
+        "of training rows of each class; seconds per operation of cryptography"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
         SEALED: "the rows whose labels the sender owns, not the labels"
