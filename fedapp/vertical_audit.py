@@ -193,12 +193,14 @@ def document_of(found: Found, config: VerticalXGBoostConfig) -> dict[str, Any]:
 
 def table_of(document: Mapping[str, Any]) -> str:
     """The audit as text: a line for each attack and party."""
-    head = f"{'attack':18} {'party':14} {'rows':>7} {'share':>6} {'accuracy':>9}"
+    names = [name for one in document["attacks"].values() for name in one["parties"]]
+    width = max(14, *map(len, names)) if names else 14
+    head = f"{'attack':18} {'party':{width}} {'rows':>7} {'share':>6} {'accuracy':>9}"
     lines = [head + f" {'balanced':>9} {'AUC':>6} {'over majority':>14}"]
     for name, figures in document["attacks"].items():
         for party, one in {**figures["parties"], "mean": figures["mean"]}.items():
             lines.append(
-                f"{name:18} {party:14} {one['rows']:7.0f} {one['share']:6.2f} "
+                f"{name:18} {party:{width}} {one['rows']:7.0f} {one['share']:6.2f} "
                 f"{one['accuracy']:9.4f} {one['balanced-accuracy']:9.4f} {one['auc']:6.3f} "
                 f"{one['gain']:+14.4f}"
             )
