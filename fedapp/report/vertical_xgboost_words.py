@@ -79,7 +79,7 @@ def tree_lines(run: RunRecord) -> list[dict[str, Any]]:
 def quality_words(run: RunRecord) -> tuple[str, str, str]:
     """Name, value and detail of what the run is about: accuracy or RMSE, on evaluation rows."""
     summary = run.summary
-    rmse = run.setting("vertical-xgboost.objective") == "reg:squarederror"
+    rmse = run.setting("vertical-xgboost.objective") in ("reg:squarederror", "count:poisson")
     word, key = ("RMSE", "rmse") if rmse else ("Accuracy", "accuracy")
     for part, rows in (("test", "on evaluation rows"), ("train", "on the rows of training")):
         value = summary.get(f"{part}-{key}")

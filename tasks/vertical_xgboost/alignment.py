@@ -74,7 +74,7 @@ def tells_exponents_later(config: VerticalXGBoostConfig) -> bool:
     Or their weights.
     """
     needs_labels = (
-        config.objective == "reg:squarederror"
+        config.objective in ("reg:squarederror", "count:poisson")
         and config.given_base_score is None
         and not config.label_bound
     )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tasks.secure.record_names import Protection
 from tasks.vertical_xgboost.classes import classes_faults
 
-ObjectiveName = Literal["binary:logistic", "multi:softprob", "reg:squarederror"]
+ObjectiveName = Literal["binary:logistic", "multi:softprob", "reg:squarederror", "count:poisson"]
 TextCoding = Literal["refuse", "sorted", "one-hot"]
 
 
@@ -117,8 +117,8 @@ class VerticalXGBoostConfig(BaseModel):
             ge=0,
             le=1e30,
             allow_inf_nan=False,
-            description="reg:squarederror: largest absolute label; 0: every party tells the power "
-            "of two above its largest one",
+            description="reg:squarederror, count:poisson: largest absolute label; 0: every party "
+            "tells the power of two above its largest one",
         ),
     ] = 0.0
 
@@ -173,8 +173,9 @@ class VerticalXGBoostConfig(BaseModel):
         str,
         Field(
             pattern=r"^(mean|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$",
-            description="prediction before the first tree (a probability for binary:logistic; "
-            'multi:softprob: 0, all classes alike); "mean" of the training labels by a masked sum',
+            description="prediction before the first tree (a probability for binary:logistic, a "
+            "rate for count:poisson; multi:softprob: 0, all classes alike); "
+            '"mean" of the training labels by a masked sum',
         ),
     ] = "mean"
 
@@ -300,11 +301,17 @@ class VerticalXGBoostConfig(BaseModel):
                 faults.append(
                     f"negative-label = '{self.negative_label}': is the positive label too"
                 )
+        elif self.objective == "count:poisson" and base is not None and not 0 < base <= 1e30:
+            faults.append(
+                f"base-score = {self.base_score} with objective = 'count:poisson': allowed is a "
+                "rate above 0 and up to 1e30, or 'mean'"
+            )
         elif base is not None and not (math.isfinite(base) and abs(base) <= 1e30):
             faults.append(f"base-score = {self.base_score}: allowed is -1e30 to 1e30, or 'mean'")
-        if self.label_bound and self.objective != "reg:squarederror":
+        if self.label_bound and self.objective not in ("reg:squarederror", "count:poisson"):
             faults.append(
-                f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror'"
+                f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror' or "
+                "'count:poisson'"
             )
         if self.objective == "multi:softprob" and base:
             faults.append(

@@ -16,6 +16,7 @@ from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
+from tasks.vertical_xgboost.objectives import objective_of
 
 LEAST_GAIN = 1e-6
 """A gain must exceed this, whatever gamma is (XGBoost's kRtEps)."""
@@ -40,17 +41,26 @@ class SplitRule:
         As in XGBoost.
     scales : GradientScales
         Units of the sums.
+    max_delta_step : float
+        As in XGBoost: largest absolute weight of a leaf, 0 for any; gains are those of such leaves.
     """
 
     reg_lambda: float
     gamma: float
     min_child_weight: float
     scales: GradientScales
+    max_delta_step: float = 0.0
 
     @classmethod
     def of(cls, config: VerticalXGBoostConfig, scales: GradientScales) -> SplitRule:
         """The rule of a run."""
-        return cls(config.reg_lambda, config.gamma, config.min_child_weight, scales)
+        return cls(
+            config.reg_lambda,
+            config.gamma,
+            config.min_child_weight,
+            scales,
+            objective_of(config).max_delta_step,
+        )
 
     def reals(self, sums: IntArray) -> tuple[FloatArray, FloatArray]:
         """G and H of whole-number sums (..., 2)."""
@@ -173,4 +183,8 @@ def winner(
 
 
 def _score(gradient: FloatArray, hessian: FloatArray, rule: SplitRule) -> FloatArray:
-    return gradient * gradient / (hessian + rule.reg_lambda)
+    bottom = hessian + rule.reg_lambda
+    if not rule.max_delta_step:
+        return gradient * gradient / bottom
+    weight = np.clip((0.0 - gradient) / bottom, -rule.max_delta_step, rule.max_delta_step)
+    return -(2.0 * gradient * weight + bottom * (weight * weight))

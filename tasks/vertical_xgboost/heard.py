@@ -89,13 +89,14 @@ def hear_decisions(
 def _metric_sums(party: Party, tree: GrowingTree[KnownSplit], peers: Peers) -> IntArray:
     """Metrics of the tree that was just finished; a fault names who sealed absurd weights of it.
 
-    A squared error's leaf is a mean of gradients, shrunk, so none exceeds their bound. One that
-    does is looked for only when losses do, since noise in a weight may take it there.
+    A squared error's leaf is a mean of gradients, shrunk, so none exceeds their bound; one of
+    counts has a bound of its own. One that exceeds it is looked for only when losses do, since
+    noise in a weight may take it there.
     """
     try:
         return party.metric_sums()
     except SiteFault:
-        bound = math.ldexp(1.0, party.scales.row_exponent)
+        bound = party.rule.max_delta_step or math.ldexp(1.0, party.scales.row_exponent)
         parents = {child: node for node, pair in tree.children.items() for child in pair}
         senders = set()
         for leaf, weight in party.finished[-1].weights.items():
@@ -104,7 +105,7 @@ def _metric_sums(party: Party, tree: GrowingTree[KnownSplit], peers: Peers) -> I
                 senders.add(peers.names[peers.split_clients[source]])
         if not senders:
             raise
-        words = f"weights that it sealed for leaves exceed {bound:g}, the bound of gradients"
+        words = f"weights that it sealed for leaves exceed {bound:g}, their bound"
         raise SiteFault("bad-request", *(f"{who}: {words}" for who in sorted(senders))) from None
 
 

@@ -158,7 +158,11 @@ def _many_classes(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArra
 def _targets(column: pd.Series, config: VerticalXGBoostConfig) -> FloatArray:
     values = numbers_of(column, truth=False, blanks=True)
     if values is None:
-        raise SiteFault("bad-labels", "labels of reg:squarederror are not numbers")
+        raise SiteFault("bad-labels", f"labels of {config.objective} are not numbers")
+    if config.objective == "count:poisson" and np.any(values < 0.0):
+        raise SiteFault(
+            "bad-labels", "rows have a label below 0; allowed with count:poisson is 0 and more"
+        )
     bound = config.label_bound or LARGEST_LABEL
     if np.any(np.abs(values) > bound):
         raise SiteFault(

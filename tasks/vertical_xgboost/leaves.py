@@ -12,7 +12,7 @@ from tasks.vertical_xgboost.gains import SplitRule
 
 
 def leaf_weights(sums: IntArray, rule: SplitRule) -> FloatArray:
-    """w = -G / (H + lambda), not yet times eta.
+    """w = -G / (H + lambda), not yet times eta; within ``max_delta_step``, where there is one.
 
     0 where H is 0 or below min-child-weight, as in XGBoost; of a tree's nodes only a root can be
     that light.
@@ -30,7 +30,10 @@ def leaf_weights(sums: IntArray, rule: SplitRule) -> FloatArray:
     gradient, hessian = rule.reals(sums)
     heavy = (hessian > 0.0) & (hessian >= rule.min_child_weight)
     denominator = np.where(heavy, hessian + rule.reg_lambda, 1.0)
-    return np.where(heavy, (0.0 - gradient) / denominator, 0.0)
+    weights = np.where(heavy, (0.0 - gradient) / denominator, 0.0)
+    if rule.max_delta_step:
+        weights = np.clip(weights, -rule.max_delta_step, rule.max_delta_step)
+    return weights
 
 
 def child_weights(left: IntArray, total: IntArray, rule: SplitRule) -> FloatArray:

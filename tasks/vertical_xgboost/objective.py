@@ -13,6 +13,9 @@ from tasks.vertical_xgboost.fixed_point import FixedPointScale, FloatArray, Grad
 LARGEST_LOG_LOSS_EXPONENT = 6
 """The log loss of a row counts as at most 2 to this power."""
 
+HEADROOM = 2
+"""Gradients of later trees stay below 4 times the bound of the first ones."""
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -21,10 +24,11 @@ class Metrics:
     Parameters
     ----------
     loss : float
-        Mean loss of the objective: log loss, or half the squared error.
+        Mean loss of the objective: log loss, half the squared error, or Poisson's negative log
+        likelihood.
     quality : float
         Accuracy for a classifier (threshold one half; of more classes the most probable one), root
-        mean squared error for a regression.
+        mean squared error for a regression or counts.
     """
 
     loss: float
@@ -40,6 +44,8 @@ class Objective(ABC):
 
     name: ClassVar[ObjectiveName]
     quality_name: ClassVar[str]
+    max_delta_step: ClassVar[float] = 0.0
+    """Largest absolute weight of a leaf, not times eta, as XGBoost's of this name; 0: any."""
 
     @property
     def num_roots(self) -> int:

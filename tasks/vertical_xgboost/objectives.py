@@ -23,11 +23,14 @@ from tasks.vertical_xgboost.fixed_point import (
     common_exponent,
     exponent_of,
 )
-from tasks.vertical_xgboost.objective import LARGEST_LOG_LOSS_EXPONENT, Metrics, Objective
+from tasks.vertical_xgboost.objective import (
+    HEADROOM,
+    LARGEST_LOG_LOSS_EXPONENT,
+    Metrics,
+    Objective,
+)
+from tasks.vertical_xgboost.poisson import Poisson
 from tasks.vertical_xgboost.softprob import Softprob
-
-_HEADROOM = 2
-"""Gradients of later trees stay below 4 times the bound of the first ones."""
 
 
 class BinaryLogistic(Objective):
@@ -127,7 +130,7 @@ class SquaredError(Objective):
 
     def bound_exponent(self, exponents: Sequence[int]) -> int:
         """4 times the largest one told."""
-        return common_exponent(exponents, headroom=_HEADROOM)
+        return common_exponent(exponents, headroom=HEADROOM)
 
     def loss_scale(self, scales: GradientScales) -> FixedPointScale:
         """Bound of half a squared gradient."""
@@ -139,7 +142,7 @@ class SquaredError(Objective):
 
 
 _OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective for objective in (BinaryLogistic(), SquaredError())
+    objective.name: objective for objective in (BinaryLogistic(), SquaredError(), Poisson())
 }
 
 

@@ -17,6 +17,7 @@ from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+from tasks.vertical_xgboost.poisson import exponential
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.softmax import probabilities
 from tasks.vertical_xgboost.tree import move_down, on_roots
@@ -112,7 +113,8 @@ def num_steps(levels: int, *, routed: bool, has_asker: bool) -> int:
 def response(margins: FloatArray, objective: str) -> FloatArray:
     """Predictions on the scale of the labels, in the shape of the margins.
 
-    Probabilities for ``binary:logistic`` (of class 1) and ``multi:softprob`` (of each class).
+    Probabilities for ``binary:logistic`` (of class 1) and ``multi:softprob`` (of each class),
+    rates for ``count:poisson``.
 
     Raises
     ------
@@ -125,6 +127,8 @@ def response(margins: FloatArray, objective: str) -> FloatArray:
         return probabilities(margins)
     if objective == "reg:squarederror":
         return margins
+    if objective == "count:poisson":
+        return exponential(margins)
     raise SiteFault("bad-model-part", f'objective "{objective}": not known to this version')
 
 

@@ -92,6 +92,13 @@ def check_base_margins(
         # Of the mean of n labels of both classes: log(k / (n - k)). Of the counts of more classes:
         # logarithms from 0 to log(n) less their mean.
         fits = largest <= math.log(max(num_training, 1))
+    elif config.objective == "count:poisson":
+        # Of the logarithm of a mean of whole numbers in units of 2^(exponent - bits).
+        most = label_exponent * math.log(2.0)
+        least = most - config.fixed_point_bits * math.log(2.0) - math.log(max(num_training, 1))
+        # Weights have units of their own.
+        least -= config.fixed_point_bits * math.log(2.0) if config.weight else 0.0
+        fits = all(least - 1e-9 <= each <= most + 1e-9 for each in margins)
     else:
         fits = largest <= math.ldexp(1.0, label_exponent)
     if not fits or len(margins) != objective.num_roots:

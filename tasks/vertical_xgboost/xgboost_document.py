@@ -19,6 +19,7 @@ import numpy as np
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.feature_importance import Importance
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
+from tasks.vertical_xgboost.poisson import Poisson
 from tasks.vertical_xgboost.routing import response
 
 ATTRIBUTE = "fedapp-categories"
@@ -174,6 +175,8 @@ def _base_score(part: ModelPart) -> float:
 def _objective_param(part: ModelPart) -> dict[str, Any]:
     if part.num_roots > 1:
         return {"softmax_multiclass_param": {"num_class": str(part.num_roots)}}
+    if part.objective == "count:poisson":
+        return {"poisson_regression_param": {"max_delta_step": repr(Poisson.max_delta_step)}}
     return {"reg_loss_param": {"scale_pos_weight": "1"}}
 
 
