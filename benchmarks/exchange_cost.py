@@ -34,6 +34,8 @@ CONFIG = {
     "task": "roc-glm",
     "roc-glm.label": "label",
     "roc-glm.score": "score",
+    "roc-glm.mode": "fisher",
+    "roc-glm.tolerance": 0.9,  # two rounds: more exchanges a run to average over
 }
 
 

@@ -4,7 +4,8 @@
     python benchmarks/load.py --runtime ray --nodes 100           # SuperNodes of the simulation
     python benchmarks/load.py --runtime deployed --nodes 8        # a process a message
 
-`--task` is `roc-glm` (masked sums) or `survival` (2 rounds of training). Each site has `--rows`
+`--task` is `roc-glm` (masked sums), `survival` (2 rounds of training) or `vertical-xgboost` (one
+tree of depth 2, 5 columns a party, labels in turn, sums not encrypted). Each site has `--rows`
 rows. In this process the processor time of sites and of the server is told apart; bytes are those
 of a node in an exchange, both directions. Under the other runtimes memory is that of all processes
 of the federation together, and of the largest ClientApp and ServerApp.
@@ -40,11 +41,17 @@ from deployed import (  # noqa: E402
 )
 
 from fedapp import simulation  # noqa: E402
-from fedapp.run_folder import RunFolder  # noqa: E402
+from fedapp.run_folder import RunFolder, RunRecord  # noqa: E402
+from fedapp.site_data import write_site_files  # noqa: E402
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "roc-glm": {"roc-glm.label": "label", "roc-glm.score": "score"},
     "survival": {"survival.rounds": 2, "survival.local-steps": 2},
+    "vertical-xgboost": {
+        "vertical-xgboost.num-trees": 1,
+        "vertical-xgboost.max-depth": 2,
+        "vertical-xgboost.encryption": "none",
+    },
 }
 
 
@@ -79,8 +86,27 @@ class Load:
     peaks: dict[str, int]
 
 
-def site_rows(task: str, *, rows: int, seed: int) -> pd.DataFrame:
-    """Rows of one site."""
+def site_frames(task: str, *, nodes: int, rows: int) -> list[pd.DataFrame]:
+    """Rows of every site."""
+    if task != "vertical-xgboost":
+        return [_site_rows(task, rows=rows, seed=seed) for seed in range(nodes)]
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(nodes, 5, rows))
+    labels = (columns.sum((0, 1)) + generator.normal(size=rows) > 0).astype(int)
+    owner = np.arange(rows) % nodes
+    return [
+        pd.DataFrame(
+            {
+                "id": np.arange(rows),
+                **{f"x{party}-{at}": column for at, column in enumerate(columns[party])},
+                "label": pd.Series(labels, dtype="Int64").where(owner == party),
+            }
+        )
+        for party in range(nodes)
+    ]
+
+
+def _site_rows(task: str, *, rows: int, seed: int) -> pd.DataFrame:
     generator = np.random.default_rng(seed)
     if task == "roc-glm":
         label = np.arange(rows) % 2
@@ -92,9 +118,9 @@ def site_rows(task: str, *, rows: int, seed: int) -> pd.DataFrame:
 
 
 @contextmanager
-def site_time() -> Iterator[list[float]]:
-    """Processor seconds of every message that a node of an InProcessGrid handles, as a list."""
-    spent: list[float] = []
+def site_time() -> Iterator[list[tuple[float, float]]]:
+    """When, in processor time, each message of an InProcessGrid began and ended to be handled."""
+    spent: list[tuple[float, float]] = []
     handle = simulation.InProcessGrid._handle
 
     def timed(grid: simulation.InProcessGrid, message: Any) -> Any:
@@ -102,7 +128,7 @@ def site_time() -> Iterator[list[float]]:
         try:
             return handle(grid, message)
         finally:
-            spent.append(time.process_time() - began)
+            spent.append((began, time.process_time()))
 
     simulation.InProcessGrid._handle = timed  # type: ignore[method-assign]
     try:
@@ -113,13 +139,15 @@ def site_time() -> Iterator[list[float]]:
 
 def run_in_process(task: str, *, nodes: int, rows: int) -> Load:
     """Run in this process."""
-    frames = [site_rows(task, rows=rows, seed=seed) for seed in range(nodes)]
+    frames = site_frames(task, nodes=nodes, rows=rows)
     with tempfile.TemporaryDirectory(prefix="fedapp-load-") as folder, site_time() as spent:
-        began = time.process_time()
         config = {**CONFIGS[task], "run-dir": folder}
-        result = simulation.simulate(task, sites=frames, config=config)
-        total = time.process_time() - began
-        return _load(task, "in-process", rows, result.run_folder, total=total, sites=sum(spent))
+        record = RunFolder.open(simulation.simulate(task, sites=frames, config=config).run_folder)
+        result = record.read()
+    sites = sum(end - begin for begin, end in spent)
+    # From the first message to the last: neither reading frames nor writing files is counted.
+    total = spent[-1][1] - spent[0][0]
+    return _load(task, "in-process", rows, result, total=total, sites=sites)
 
 
 def run_with_ray(task: str, *, nodes: int, rows: int) -> Load:
@@ -128,26 +156,25 @@ def run_with_ray(task: str, *, nodes: int, rows: int) -> Load:
         base = Path(folder)
         data = base / "sites"
         data.mkdir()
-        for seed in range(nodes):
-            frame = site_rows(task, rows=rows, seed=seed)
-            frame.to_csv(data / f"site-{seed:05}.csv", index=False)
+        write_site_files(site_frames(task, nodes=nodes, rows=rows), data)
         config = {**CONFIGS[task], "task": task, f"{task}.data": str(data)}
         with PeakMemory() as memory:
             run = simulated_run(base, config, nodes=nodes)
-        return _load(task, "ray", rows, run, memory=memory)
+        return _load(task, "ray", rows, RunFolder.open(run).read(), memory=memory)
 
 
 def run_deployed(task: str, *, nodes: int, rows: int) -> Load:
     """Run on a SuperLink and so many SuperNodes."""
     with tempfile.TemporaryDirectory(prefix="fedapp-load-") as folder:
         base, configs = Path(folder), []
-        for seed in range(nodes):
-            path = base / f"site-{seed}.csv"
-            site_rows(task, rows=rows, seed=seed).to_csv(path, index=False)
-            configs.append({"site-name": f"site-{seed}", "data-path": str(path)})
+        for number, frame in enumerate(site_frames(task, nodes=nodes, rows=rows)):
+            path = base / f"site-{number}.csv"
+            frame.to_csv(path, index=False)
+            node = {"site-name": f"site-{number}", "data-path": str(path)}
+            configs.append({**node, "model-dir": str(base / f"models-{number}")})
         with PeakMemory() as memory, federation(base, configs) as deployed:
             run = deployed.run_task({**CONFIGS[task], "task": task, "min-sites": nodes})
-        return _load(task, "deployed", rows, run, memory=memory)
+        return _load(task, "deployed", rows, RunFolder.open(run).read(), memory=memory)
 
 
 RUNTIMES = {"in-process": run_in_process, "ray": run_with_ray, "deployed": run_deployed}
@@ -157,13 +184,12 @@ def _load(
     task: str,
     runtime: str,
     rows: int,
-    folder: Path,
+    record: RunRecord,
     *,
     total: float | None = None,
     sites: float | None = None,
     memory: PeakMemory | None = None,
 ) -> Load:
-    record = RunFolder.open(folder).read()
     if record.status["status"] != "ok":
         raise RuntimeError(f"the run did not end well: {record.status}")
     messages = [row for row in record.ledger if not row["sealed"]]
