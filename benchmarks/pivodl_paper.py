@@ -100,7 +100,7 @@ def work(options: argparse.Namespace, plan: Plan, store: Store) -> None:
     for count, (done, result) in enumerate(measured, start=1):
         spent += expected_seconds(done)
         passed = time.perf_counter() - began
-        ahead = passed * (left - spent) / spent / 60
+        ahead = passed * max(0.0, left - spent) / spent / 60
         print(
             f"[{count}/{len(missing)}] {_words(done)}: {result['quality']:.4f}, "
             f"{result['cpu-seconds']:.1f} s; {ahead:.0f} min left",
