@@ -34,7 +34,7 @@ def hello(message: Message, context: Context) -> Message:
         if task == "roc-glm":
             return _introduce_roc_glm(message, context)
         if task == "vertical-xgboost":
-            return _introduce_vertical(context)
+            return _introduce_vertical(message, context)
         return TaskPart()
 
     return introduce(
@@ -274,7 +274,12 @@ def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
     return client.introduction(roc_glm_site(context), context)
 
 
-def _introduce_vertical(context: Context) -> TaskPart:
-    from tasks.vertical_xgboost import client
+def _introduce_vertical(message: Message, context: Context) -> TaskPart:
+    from tasks.site.messages import HelloRequest
+    from tasks.vertical_xgboost import client, site_state
+    from tasks.vertical_xgboost.answering import read_request
 
+    task = read_request(lambda: HelloRequest.from_record(message.content)).task
+    if resumed := task.get("resumed"):
+        site_state.remember_resumed(context, str(resumed))
     return client.introduction(vertical_site(context), context)

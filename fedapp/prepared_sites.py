@@ -63,23 +63,30 @@ def _read_roc_glm_site(run_id: int, node_items: Items, run_items: Items, model: 
 
 def vertical_site(context: Context) -> VerticalSite:
     """Return rows and settings of a node in a run of the vertical XGBoost task."""
+    from tasks.vertical_xgboost import site_state
     from tasks.vertical_xgboost.alignment_client import aligned_site
+    from tasks.vertical_xgboost.earlier_trees import with_first
 
+    resumed, trees, repeated = site_state.known_resumed(context)
     site = _read_vertical_site(
         context.run_id,
         tuple(sorted(context.node_config.items())),
         tuple(sorted(context.run_config.items())),
+        resumed,
     )
-    return aligned_site(site, context)
+    site = aligned_site(site, context)
+    return with_first(site, trees, repeated=repeated) if trees else site
 
 
 @lru_cache(maxsize=512)
-def _read_vertical_site(run_id: int, node_items: Items, run_items: Items) -> VerticalSite:
+def _read_vertical_site(
+    run_id: int, node_items: Items, run_items: Items, resumed: str
+) -> VerticalSite:
     """Read a party's rows once a process and run; without the cache the result is the same."""
     config = _checked(run_items)
     from fedapp.vertical_party import prepare_vertical_site
 
-    return prepare_vertical_site(dict(node_items), config)
+    return prepare_vertical_site(dict(node_items), config, resumed)
 
 
 def forget_sites() -> None:

@@ -75,11 +75,12 @@ def read_values(options: argparse.Namespace) -> dict[str, Value]:
         values["resume"] = str(_here("resume", resume))
     if getattr(options, "resume", ""):  # paths are what they were in that run
         return values
-    if model := str(values.get("vertical-xgboost.model", "")):
-        from fedapp.vertical_prediction import model_of
+    for key in ("vertical-xgboost.model", "vertical-xgboost.warm-start"):
+        if model := str(values.get(key, "")):
+            from fedapp.vertical_skeleton import model_of
 
-        remote = bool(getattr(options, "superlink", ""))
-        values["vertical-xgboost.model"] = model_of(model, remote=remote)
+            remote = bool(getattr(options, "superlink", ""))
+            values[key] = model_of(model, remote=remote)
     if data := str(values.get(data_key, "")):
         named = "--data" if options.data is not None else data_key
         remote = bool(getattr(options, "superlink", ""))

@@ -21,6 +21,7 @@ def xgboost_margins(
     *,
     base_scores: Sequence[float],
     num_trees: int,
+    margins: FloatArray | None = None,
 ) -> FloatArray:
     """Margins of all rows by XGBoost's ``hist`` on bucket numbers, (roots, n).
 
@@ -32,6 +33,8 @@ def xgboost_margins(
     base_scores : sequence of float
         One a root.
     num_trees : int
+    margins : (roots, n) float64, optional
+        Of the rows in front of the first tree, instead of that of the base score.
     """
     import xgboost
 
@@ -52,10 +55,12 @@ def xgboost_margins(
         "nthread": 1,
     }
     weights = None if table.weights is None else table.weights[training]
-    start = None
     if num_roots > 1:  # a base score for each class is unknown to XGBoost before 3.1
         parameters |= {"num_class": num_roots, "base_score": 0.0}
-        start = base_layer(base_scores, len(inputs)).T
+        margins = base_layer(base_scores, len(inputs)) if margins is None else margins
+    start = None if margins is None else np.ascontiguousarray(margins.T)
+    if start is not None and num_roots == 1:
+        start = start[:, 0]
     data = xgboost.DMatrix(
         inputs[training],
         label=table.labels[training],
@@ -64,8 +69,8 @@ def xgboost_margins(
     )
     booster = xgboost.train(parameters, data, num_boost_round=num_trees)
     rows = xgboost.DMatrix(inputs, base_margin=start)
-    margins = booster.predict(rows, output_margin=True)
-    return np.asarray(margins, dtype=np.float64).reshape(len(table.labels), -1).T
+    predicted = booster.predict(rows, output_margin=True)
+    return np.asarray(predicted, dtype=np.float64).reshape(len(table.labels), -1).T
 
 
 def xgboost_quality(
@@ -74,6 +79,7 @@ def xgboost_quality(
     *,
     base_scores: Sequence[float],
     num_trees: int,
+    margins: FloatArray | None = None,
 ) -> dict[str, float]:
     """Losses and metrics of XGBoost, keys as in a run's summary after ``xgboost-``.
 
@@ -85,7 +91,9 @@ def xgboost_quality(
         return {}
     if not config.max_depth or config.min_instances >= 2 or not table.features.shape[1]:
         return {}
-    margins = xgboost_margins(table, config, base_scores=base_scores, num_trees=num_trees)
+    margins = xgboost_margins(
+        table, config, base_scores=base_scores, num_trees=num_trees, margins=margins
+    )
     objective, found = objective_of(config), {}
     for name, rows in (("train", ~table.is_evaluation), ("test", table.is_evaluation)):
         if not rows.any():

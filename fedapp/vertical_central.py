@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from strategies.exchange import Exchange
 from strategies.vertical_result import VerticalResult
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.alignment import aligned_tables
-from tasks.vertical_xgboost.central import CentralModel, fit_central
+from tasks.vertical_xgboost.central import CentralModel, CentralTree, fit_central
 from tasks.vertical_xgboost.classes import class_names
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
@@ -96,8 +96,12 @@ def compare(
     frame = pd.DataFrame({"id": list(ids), **dict(zip(columns, margins, strict=True))})
     frame.to_parquet(buffer, index=False)
     folder.write_bytes(PREDICTIONS, buffer.getvalue())
-    model = fit_central(joined.table, config.vertical_xgboost, seed=config.general.seed)
-    central = _quality(model, config)
+    earlier = earlier_model(joined.tables, result, found)
+    model = fit_central(
+        joined.table, config.vertical_xgboost, seed=config.general.seed, warm_start=earlier
+    )
+    num_kept = len(model.trees) - len(result.trees_before)
+    central = _quality(model, config, num_kept=num_kept)
     noisy = config.vertical_xgboost.dp_epsilon > 0
     exact = exact_leaves_quality(joined.table, margins, config) if noisy else {}
     same = same_trees(joined.tables, result, found, model)
@@ -106,7 +110,8 @@ def compare(
         joined.table,
         config.vertical_xgboost,
         base_scores=model.base_scores,
-        num_trees=len(model.trees),
+        num_trees=num_kept,
+        margins=None if earlier is None else earlier.margins(joined.table.features),
     )
     # With noise in some gradients other trees are meant to come out.
     verdict = {} if noisy else {"same-trees": bool(same)}
@@ -138,8 +143,8 @@ def predict(
     any_part = next(iter(parts.values()))
     num_rows = len(next(iter(features.values())))
     margins = base_layer(any_part.base_margins, num_rows)
-    for at, grown in enumerate(result.trees[: result.trees_to_keep]):
-        nodes = grown.tree.route(lookups, features, num_rows)
+    for at, tree in enumerate(result.model_trees):
+        nodes = tree.route(lookups, features, num_rows)
         add_leaves(margins, nodes, exact_weights(parts, at), eta=any_part.eta)
     return margins
 
@@ -151,19 +156,16 @@ def same_trees(
     model: CentralModel,
 ) -> bool:
     """Whether splits, thresholds, sides and leaves are the central ones, to the last bit."""
-    first, at = {}, 0
-    for name, table in tables.items():
-        first[name] = at
-        at += len(table.feature_names)
-    kept = result.trees[: result.trees_to_keep]
+    first = first_columns(tables)
+    kept = result.model_trees
     if len(kept) != len(model.trees):
         return False
-    for number, (grown, central) in enumerate(zip(kept, model.trees, strict=True)):
-        if dict(grown.tree.children) != dict(central.children):
+    for number, (tree, central) in enumerate(zip(kept, model.trees, strict=True)):
+        if dict(tree.children) != dict(central.children):
             return False
         if any(part.trees[number].weights != dict(central.weights) for part in parts.values()):
             return False
-        for node, split in grown.tree.splits.items():
+        for node, split in tree.splits.items():
             own, theirs = parts[split.source].lookup.records[split.record], central.records[node]
             here = first[split.source] + own.column, own.threshold, own.missing_left
             if here != (theirs.column, theirs.threshold, theirs.missing_left):
@@ -171,9 +173,42 @@ def same_trees(
     return True
 
 
-def _quality(model: CentralModel, config: RunConfig) -> dict[str, float]:
+def first_columns(tables: Mapping[str, PartyTable]) -> dict[str, int]:
+    """Place of each party's first column in the joined table."""
+    first, at = {}, 0
+    for name, table in tables.items():
+        first[name] = at
+        at += len(table.feature_names)
+    return first
+
+
+def earlier_model(
+    tables: Mapping[str, PartyTable], result: VerticalResult, parts: Mapping[str, ModelPart]
+) -> CentralModel | None:
+    """The model that the training went on from with everything in clear; None if there is none."""
+    if result.earlier is None:
+        return None
+    first, trees = first_columns(tables), []
+    for number, each in enumerate(result.earlier.trees):
+        records = {}
+        for node, split in each.tree.splits.items():
+            own = parts[split.source].lookup.records[split.record]
+            records[node] = replace(own, column=first[split.source] + own.column)
+        weights = exact_weights(parts, number)
+        tree = CentralTree({}, records, dict(each.tree.children), weights, each.tree.num_roots)
+        trees.append(tree)
+    return CentralModel(
+        base_scores=result.base_scores,
+        base_margins=result.base_margins,
+        eta=result.earlier.eta,
+        trees=tuple(trees),
+        metrics=(),
+    )
+
+
+def _quality(model: CentralModel, config: RunConfig, *, num_kept: int) -> dict[str, float]:
     quality = objective_of(config.vertical_xgboost).quality_name
-    last = model.metrics[len(model.trees) - 1]
+    last = model.metrics[num_kept - 1]
     found = {"train-loss": last.train.loss, f"train-{quality}": last.train.quality}
     if last.evaluation is not None:
         found |= {"test-loss": last.evaluation.loss, f"test-{quality}": last.evaluation.quality}

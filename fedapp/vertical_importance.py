@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
-from fedapp.vertical_prediction import skeleton_of
+from fedapp.vertical_skeleton import skeleton_of
 from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused

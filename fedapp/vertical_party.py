@@ -9,6 +9,7 @@ from fedapp.fingerprint import code_fingerprint
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.categorical import TextCodings, parse_codings
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.earlier_trees import check_part
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.part_files import own_part
 from tasks.vertical_xgboost.rows import read_table
@@ -16,9 +17,19 @@ from tasks.vertical_xgboost.site import VerticalSite
 
 
 def prepare_vertical_site(
-    node_config: Mapping[str, run_config.Value], config: run_config.RunConfig
+    node_config: Mapping[str, run_config.Value],
+    config: run_config.RunConfig,
+    resumed: str = "",
 ) -> VerticalSite:
     """Read and check the rows of a node for the vertical XGBoost task.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Of the node.
+    config : RunConfig
+    resumed : str
+        Training that is gone on with, as its parties know it; ``""``: none.
 
     Raises
     ------
@@ -38,13 +49,21 @@ def prepare_vertical_site(
     part: ModelPart | None = None
     if vertical.mode != "train":
         part = own_part(vertical.model, name=name, simulated=simulated, model_dir=model_dir)
+    elif resumed or vertical.warm_start:
+        part = own_part(
+            resumed or vertical.warm_start,
+            name=name,
+            simulated=simulated,
+            model_dir=model_dir,
+            key="resume" if resumed else "vertical-xgboost.warm-start",
+        )
     frame = site_data.load_frame(
         node_config,
         data=vertical.data,
         seed=config.general.seed,
         spread=site_data.Spread(id=id_column, label=label_column),
     )
-    if part is not None:
+    if part is not None and vertical.mode != "train":
         labels = () if vertical.asker else (label_column,)
         wanted = {id_column, *labels, *part.columns}
         frame = frame[[column for column in frame.columns if column in wanted]]
@@ -60,6 +79,8 @@ def prepare_vertical_site(
         codings=_codings(node_config, vertical),
         categories=None if part is None else part.categories,
     )
+    if part is not None and vertical.mode == "train":
+        check_part(part, table.feature_names, vertical, resumed=bool(resumed))
     noise_seed = config.general.seed if config.general.seeded_noise else None
     if vertical.dp_epsilon and noise_seed is not None and not simulated:
         raise SiteFault(
@@ -76,6 +97,7 @@ def prepare_vertical_site(
         noise_seed=noise_seed,
         code=code_fingerprint(),
         part=part,
+        resumes=bool(resumed),
         consents=vertical.export_consent
         if simulated
         else node_config.get("export-consent") is True,

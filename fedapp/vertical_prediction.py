@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from logging import INFO
 from pathlib import Path
@@ -90,48 +89,3 @@ def _read(path: Path) -> pd.DataFrame:
     return pd.read_csv(
         path, dtype=dict.fromkeys(names, str), float_precision="round_trip", keep_default_na=False
     )
-
-
-def model_of(model: str, *, remote: bool) -> str:
-    """What ``vertical-xgboost.model`` is to the parties, from what a user typed.
-
-    Parameters
-    ----------
-    model : str
-        Run folder, or name of a training run.
-    remote : bool
-        Parties are deployed: they know the name alone.
-
-    Raises
-    ------
-    ValueError
-        If the folder is there and has no ``trees.json`` of a training.
-    """
-    path = Path(model).expanduser()
-    if not path.is_dir():
-        return model
-    name = skeleton_of(path)["run"]
-    return str(name) if remote else str(path.resolve())
-
-
-def skeleton_of(run: Path) -> dict[str, Any]:
-    """What the server kept of a model, from its run folder.
-
-    Raises
-    ------
-    ValueError
-        With the file, if it is missing, or something else, or of a newer version.
-    """
-    path = run / "trees.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path}: is missing; {run} holds no trained vertical model") from None
-    except (OSError, ValueError):
-        raise ValueError(f"{path}: cannot be read as JSON") from None
-    form = document.get("format") if isinstance(document, dict) else None
-    if form != "fedapp/vertical-xgboost-skeleton":
-        raise ValueError(f"{path}: is no skeleton of a vertical model")
-    if document.get("version") != 1:
-        raise ValueError(f"{path}: is of version {document.get('version')}; 1 can be read")
-    return dict(document)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from logging import INFO, WARNING
 from typing import Any
 
 from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 
+from fedapp.checkpoint import checkpointing, remove_checkpoint
 from fedapp.fingerprint import code_fingerprint
+from fedapp.resumption import Resumption
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, read_joined
@@ -17,14 +19,17 @@ from fedapp.vertical_export import EXPORT_DISCLOSURES, export
 from fedapp.vertical_importance import IMPORTANCE_DISCLOSURES, sum_importance
 from fedapp.vertical_prediction import predict
 from fedapp.vertical_privacy import privacy_lines, privacy_summary
+from fedapp.vertical_skeleton import SKELETON, kept_model, skeleton
 from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
+from strategies.snapshot import UnusableSnapshot
+from strategies.vertical_earlier import EarlierModel, one_or_all
 from strategies.vertical_prediction import PREDICTION_DISCLOSURES
 from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical_disclosures
+from strategies.vertical_snapshot import Interrupted
 from strategies.vertical_xgboost import VerticalXGBoost
-from tasks.site.messages import HELLO, TaskPart
-from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.site.messages import HELLO, Facts, FactValue, TaskPart
 from tasks.vertical_xgboost.importance_messages import SplitColumns
 from tasks.vertical_xgboost.messages import (
     STOP,
@@ -34,9 +39,6 @@ from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.prediction_messages import PartFacts
 from tasks.vertical_xgboost.tree import text_of
-
-SKELETON = "trees.json"
-"""What the server keeps of a model."""
 
 PARTS = "parties"
 """Folder of the parties' parts of the model, in a simulated run."""
@@ -75,8 +77,12 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
     """
     vertical = config.vertical_xgboost
     _refuse_seeded_noise_outside_simulation(exchange, config)
-    parties = _meet(exchange, config)
     simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    resumption, interrupted = _resumed(config)
+    earlier = None
+    if interrupted is None:
+        earlier = _earlier(config, folder, simulated=simulated)
+    parties = _meet(exchange, config, _told(resumption, interrupted, simulated=simulated))
     if vertical.mode == "export":
         return export(exchange, config, folder, parties)
     if vertical.mode == "importance":
@@ -90,14 +96,55 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         after_tree=lambda grown: folder.append_metrics(_line(grown, config)),
         folder=str(folder.path / PARTS) if simulated else "",
         seed=config.general.seed,
+        earlier=earlier,
+        interrupted=interrupted,
+        take_snapshot=checkpointing(folder.path),
+        when_resumed=None if resumption is None else lambda: resumption.begin(folder),
     )
     result = strategy.start(grid=exchange, timeout=config.general.timeout)
-    folder.write_json(SKELETON, skeleton(result, vertical))
+    folder.write_json(SKELETON, skeleton(result))
+    remove_checkpoint(folder.path)
     summary = _summary(result, config)
     if simulated and (joined := read_joined(exchange, config, result.parties)) is not None:
         summary |= compare(joined, config, result, folder, parts=folder.path / PARTS)
     _tell(summary, result)
     return summary
+
+
+def _resumed(config: RunConfig) -> tuple[Resumption | None, Interrupted | None]:
+    """The run that is gone on with, and its training."""
+    resumption = Resumption.of(config)
+    if resumption is None:
+        return None, None
+    vertical = config.vertical_xgboost
+    start = f"resume = {config.general.resume!r}: "
+    if vertical.mode != "train":
+        raise Refused([f"{start}mode = '{vertical.mode}': only a training can be resumed"])
+    try:
+        return resumption, Interrupted.from_snapshot(resumption.snapshot, vertical)
+    except UnusableSnapshot as error:
+        raise Refused([f"{start}{error}"]) from None
+
+
+def _told(
+    resumption: Resumption | None, interrupted: Interrupted | None, *, simulated: bool
+) -> dict[str, FactValue]:
+    """What every party is told at its introduction: which training is gone on with."""
+    if resumption is None or interrupted is None:
+        return {}
+    path = str(resumption.record.path)
+    return {"resumed": path if simulated else interrupted.model.run}
+
+
+def _earlier(config: RunConfig, folder: RunFolder, *, simulated: bool) -> EarlierModel | None:
+    """The model that the training goes on from."""
+    vertical = config.vertical_xgboost
+    if not vertical.warm_start:
+        return None
+    try:
+        return kept_model(vertical.warm_start, run_dir=folder.path.parent, simulated=simulated)
+    except ValueError as error:
+        raise Refused([str(error)]) from None
 
 
 def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfig) -> None:
@@ -107,10 +154,13 @@ def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfi
         raise Refused([f"seeded-noise = true: {reason}"])
 
 
-def _meet(exchange: Exchange, config: RunConfig) -> dict[str, TaskPart]:
+def _meet(exchange: Exchange, config: RunConfig, task: Facts) -> dict[str, TaskPart]:
     try:
         parties = meet_sites(
-            exchange, fingerprint=code_fingerprint(), min_sites=config.general.min_sites
+            exchange,
+            fingerprint=code_fingerprint(),
+            min_sites=config.general.min_sites,
+            task=task,
         )
         # Other tasks do without a site that is late; here its columns and labels would be missing.
         if exchange.faults:
@@ -150,61 +200,14 @@ def _metrics(grown: GrownTree, config: RunConfig) -> dict[str, float]:
     return found
 
 
-def skeleton(result: VerticalResult, config: VerticalXGBoostConfig) -> dict[str, Any]:
-    """What the server knows of a model, for ``trees.json``: no feature, threshold or weight."""
-    return {
-        "format": "fedapp/vertical-xgboost-skeleton",
-        "version": 1,
-        "run": result.run,
-        "code": code_fingerprint(),
-        "parties": list(result.parties),
-        "objective": config.objective,
-        "base-score": _one_or_all(result.base_scores),
-        "base-margin": _one_or_all(result.base_margins),
-        "eta": config.eta,
-        "roots": len(result.base_margins),
-        "trees-kept": result.trees_to_keep,
-        "trees": [_document(grown) for grown in result.trees],
-    }
-
-
-def _one_or_all(values: Sequence[float]) -> float | list[float]:
-    """The number of a model with one margin a row; of more, all of them."""
-    return values[0] if len(values) == 1 else list(values)
-
-
-def _document(grown: GrownTree) -> dict[str, Any]:
-    """A tree as the server knows it, for ``trees.json``."""
-    tree = grown.tree
-    nodes: list[dict[str, Any]] = []
-    for node in range(tree.num_nodes):
-        if node not in tree.splits:
-            nodes.append({"id": node, "leaf": True})
-            continue
-        left, right = tree.children[node]
-        split = tree.splits[node]
-        nodes.append(
-            {
-                "id": node,
-                "leaf": False,
-                "owner": split.source,
-                "record": split.record,
-                "left": left,
-                "right": right,
-                "gain": grown.gains[node],
-            }
-        )
-    return {"nodes": nodes}
-
-
 def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
-    last = result.trees[result.trees_to_keep - 1]
+    last, before = result.trees[result.trees_to_keep - 1], len(result.trees_before)
     summary: dict[str, Any] = {
         **_metrics(last, config),
         "model": result.run,
-        "trees": len(result.trees),
-        "trees-kept": result.trees_to_keep,
-        "base-score": _one_or_all(result.base_scores),
+        "trees": before + len(result.trees),
+        "trees-kept": before + result.trees_to_keep,
+        "base-score": one_or_all(result.base_scores),
         "n-rows": result.num_rows,
         "n-evaluation": result.num_evaluation,
         "n-sites": len(result.parties),
@@ -216,8 +219,16 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
         "ending": _cost(result.ending),
         "roster-fingerprint": result.roster_fingerprint,
         "encryption": config.vertical_xgboost.encryption,
-        **privacy_summary(config.vertical_xgboost, seeded_noise=config.general.seeded_noise),
+        **privacy_summary(
+            config.vertical_xgboost,
+            seeded_noise=config.general.seeded_noise,
+            releases=result.model.releases,
+            trainings=1 + len(result.earlier.releases if result.earlier else ()),
+        ),
     }
+    if result.earlier is not None:
+        summary["warm-start"] = result.earlier.run
+        summary["trees-before"] = before
     if config.vertical_xgboost.alignment != "same":
         summary["alignment"] = config.vertical_xgboost.alignment
         summary["rows-before"] = dict(result.rows_before)
@@ -227,6 +238,9 @@ def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
 def _tell(summary: Mapping[str, Any], result: VerticalResult) -> None:
     for grown in result.trees[: result.trees_to_keep]:
         log(INFO, "tree %d as the server knows it:\n%s", grown.number, text_of(grown.tree))
+    if result.earlier is not None:
+        words = "trees 1 to %d are those of the model of %s"
+        log(INFO, words, len(result.trees_before), result.earlier.run)
     if "rows-before" in summary:
         before = ", ".join(f"{rows} at {name}" for name, rows in summary["rows-before"].items())
         log(INFO, "%d rows are common to all parties, of %s", summary["n-rows"], before)

@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
 from strategies.vertical_alignment import alignment_disclosures
+from strategies.vertical_earlier import EarlierModel, EarlierTree
 from tasks.vertical_xgboost.aggregate_messages import (
     AGGREGATE,
     AggregateReply,
@@ -99,7 +100,7 @@ class GrownTree:
     Attributes
     ----------
     number : int
-        From 1.
+        From 1, trees of an earlier model among them.
     tree : OwnedTree
         As the server knows it: owner and record of each split.
     train : Metrics
@@ -137,7 +138,7 @@ class VerticalResult(Result):
     trees : tuple of GrownTree
         All that were grown.
     trees_to_keep : int
-        How many of them are the model.
+        How many of them are the model, with those of `earlier`.
     set_up, ending : Cost
         Of what comes before the first tree (the introduction too) and after the last one (with
         early stopping the exchange in which it was found).
@@ -148,6 +149,10 @@ class VerticalResult(Result):
         Columns of each party.
     rows_before : mapping of str to int
         Rows of each party, of which `num_rows` are common to all.
+    model : EarlierModel
+        All trees, earlier ones first, those too that are not kept.
+    earlier : EarlierModel or None
+        The model that the training went on from.
     """
 
     run: str
@@ -164,6 +169,19 @@ class VerticalResult(Result):
     num_evaluation: int
     num_features: Mapping[str, int]
     rows_before: Mapping[str, int]
+    model: EarlierModel
+    earlier: EarlierModel | None = None
+
+    @property
+    def trees_before(self) -> tuple[EarlierTree, ...]:
+        """Trees of the model that the training went on from."""
+        return () if self.earlier is None else self.earlier.trees
+
+    @property
+    def model_trees(self) -> tuple[OwnedTree, ...]:
+        """Trees of the whole model, earlier ones first."""
+        before = tuple(each.tree for each in self.trees_before)
+        return (*before, *(grown.tree for grown in self.trees[: self.trees_to_keep]))
 
     @property
     def ciphertexts(self) -> int:

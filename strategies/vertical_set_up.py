@@ -12,16 +12,16 @@ from strategies.vertical_alignment import Alignment, align
 from strategies.vertical_book import TrainingBook
 from strategies.vertical_checks import (
     check_parties,
-    check_senders,
     check_split_clients,
     read_facts,
     read_paillier_keys,
 )
+from strategies.vertical_earlier import EarlierModel, check_earlier
 from strategies.vertical_level import Sources
 from strategies.vertical_relay import Relay, by_receiver
-from strategies.vertical_result import Cost, VerticalResult
+from strategies.vertical_snapshot import Interrupted, go_on_from
+from strategies.vertical_training import Training, read_sum
 from tasks.secure.roster import Roster
-from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -42,69 +42,6 @@ from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.rows import num_evaluation_rows
 
 SplitClients = Callable[[tuple[str, ...]], Mapping[str, str]]
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """What the server holds of a training from its set-up on.
-
-    Attributes
-    ----------
-    parties : AllParties
-    config : VerticalXGBoostConfig
-    roster : Roster
-        Keys of all parties.
-    sources : Sources
-    relay : Relay
-    book : TrainingBook
-    base_scores, base_margins : tuple of float
-    cost : Cost
-        Of introduction and set-up.
-    rows_before : mapping of str to int
-        Rows of each party at its introduction.
-    """
-
-    parties: AllParties
-    config: VerticalXGBoostConfig
-    roster: Roster
-    sources: Sources
-    relay: Relay
-    book: TrainingBook
-    base_scores: tuple[float, ...]
-    base_margins: tuple[float, ...]
-    cost: Cost
-    rows_before: Mapping[str, int]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all parties, sorted."""
-        return self.sources.names
-
-    def read_sum(self, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
-        """Sums over all parties from their answers under masks."""
-        return _read_sum(self.roster, masked, step)
-
-    def result(self) -> VerticalResult:
-        """What the training gave, once it is at its end."""
-        book, sources = self.book, self.sources
-        clients = zip(self.names, sources.split_clients, strict=True)
-        layouts = zip(self.names, sources.layouts, strict=True)
-        return VerticalResult(
-            run=self.roster.run,
-            parties=self.names,
-            split_clients={name: self.names[client] for name, client in clients},
-            base_scores=self.base_scores,
-            base_margins=self.base_margins,
-            trees=tuple(book.grown),
-            trees_to_keep=book.stopping.trees_to_keep,
-            set_up=self.cost,
-            ending=book.spent(),
-            roster_fingerprint=self.roster.fingerprint,
-            num_rows=book.num_training + book.num_evaluation,
-            num_evaluation=book.num_evaluation,
-            num_features={name: layout.num_features for name, layout in layouts},
-            rows_before=self.rows_before,
-        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +73,9 @@ def set_up(
     introduced: Mapping[str, TaskPart],
     *,
     choose_split_clients: SplitClients,
+    earlier: EarlierModel | None = None,
+    interrupted: Interrupted | None = None,
+    folder: str = "",
 ) -> Training:
     """Take the steps ``labels`` and ``buckets`` with parties that were introduced.
 
@@ -147,6 +87,12 @@ def set_up(
         What each party told at its introduction.
     choose_split_clients : callable
         Takes the names, and gives each source's split client by name.
+    earlier : EarlierModel, optional
+        That the training goes on from.
+    interrupted : Interrupted, optional
+        The training that this one goes on with, `earlier` being what that one went on from.
+    folder : str
+        Simulation only: where parties write their parts of the model.
 
     Raises
     ------
@@ -156,7 +102,14 @@ def set_up(
     facts = read_facts(introduced)
     names, objective = tuple(facts), objective_of(config)
     rows, evaluation = check_parties(config, facts)
-    split_clients = check_split_clients(choose_split_clients(names), names)
+    resumed = None
+    if interrupted is None:
+        check_earlier(earlier, facts)
+        chosen = choose_split_clients(names)
+    else:
+        resumed = go_on_from(interrupted, config, facts)
+        chosen = resumed.split_clients
+    split_clients = check_split_clients(chosen, names)
     roster = Roster.from_bundles(
         [introduced[name].key_bundle for name in names],
         run=f"run-{parties.exchange.run.run_id}",
@@ -167,16 +120,25 @@ def set_up(
         aligned = align(parties, config, facts, roster.to_bytes())
         rows = aligned.num_rows
         evaluation = num_evaluation_rows(rows, fraction=config.test_fraction)
-    book = TrainingBook(parties.exchange, config, names, rows=rows, num_evaluation=evaluation)
+    book = TrainingBook(
+        parties.exchange,
+        config,
+        names,
+        rows=rows,
+        num_evaluation=evaluation,
+        earlier=earlier,
+        resumed=resumed,
+    )
     book.add_all_seconds(aligned.seconds)
     labels = _gather_labels(parties, config, facts, roster, split_clients, book, aligned)
-    told = _gather_buckets(parties, config, labels, book)
+    told = _gather_buckets(parties, config, labels, book, folder)
     if not labels.are_complete:  # and yet the parties found one owner for every row
         raise Refused(["the numbers of labels under masks are not those of the parties' labels"])
     exponent = objective.bound_exponent([reply.gradient_exponent for reply in told.values()])
     book.scales = objective.scales(
         exponent, bits=config.fixed_point_bits, weight_exponent=labels.weight_exponent
     )
+    book.replay()
     layouts = tuple(reply.layout for reply in told.values())
     ranked = zip(layouts, told.values(), strict=True)
     positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
@@ -234,9 +196,16 @@ def _gather_labels(
     heaviest = common_exponent((weighed | aligned.weight_exponents).values())
     scale = label_scale(list(told.values()), config)
     keys, paillier = roster.to_bytes(), tuple(fact.paillier for fact in facts.values())
+    going_on = None if book.resumed is None else book.resumed.going_on(config)
     requests = {
         name: LabelsRequest(
-            keys, paillier, split_clients, scale.exponent, heaviest, aligned.untold.get(name)
+            keys,
+            paillier,
+            split_clients,
+            scale.exponent,
+            heaviest,
+            aligned.untold.get(name),
+            going_on,
         ).to_record()
         for name in facts
     }
@@ -244,7 +213,8 @@ def _gather_labels(
     book.add_seconds(replies)
     sealed = by_receiver({name: reply.sealed for name, reply in replies.items()})
     masked = {name: reply.masked for name, reply in replies.items()}
-    *sums, training, owned = _read_sum(roster, masked, LABELS_STEP)
+    first = book.first_model
+    *sums, training, owned = read_sum(roster, masked, LABELS_STEP)
     objective = objective_of(config)
     weights, sums = (sums[:2], sums[2:]) if config.weight else ([], sums)
     if len(sums) != objective.num_roots:
@@ -253,11 +223,15 @@ def _gather_labels(
         # Which rows have no or two owners the parties see in what they seal for one another, and
         # refuse with the counts: they are asked before the run is ended here.
         given = config.given_base_score
+        if first is not None:
+            return _Labels(sealed, False, first.base_scores, first.base_margins, heaviest)
         scores = (0.5 if given is None else given,) * objective.num_roots
         margins = (0.0,) * len(scores) if given is None else objective.base_margins(scores)
         return _Labels(sealed, False, scores, margins, heaviest)
     if weights:
         _take_weights(book, weights, FixedPointScale(config.fixed_point_bits, heaviest), config)
+    if first is not None:
+        return _Labels(sealed, True, first.base_scores, first.base_margins, heaviest)
     scale = label_scale(list(told.values()), config, weight_exponent=heaviest)
     try:
         base_scores = base_scores_of(sums, book.training_weight, scale, config)
@@ -288,12 +262,16 @@ def _take_weights(
 
 
 def _gather_buckets(
-    parties: AllParties, config: VerticalXGBoostConfig, labels: _Labels, book: TrainingBook
+    parties: AllParties,
+    config: VerticalXGBoostConfig,
+    labels: _Labels,
+    book: TrainingBook,
+    folder: str,
 ) -> dict[str, BucketsReply]:
     """Step 2, ``buckets``: bucket maps go from sources to label owners, counts come here."""
     replies = parties.ask(
         {
-            name: BucketsRequest(sealed, labels.base_margins).to_record()
+            name: BucketsRequest(sealed, labels.base_margins, folder).to_record()
             for name, sealed in labels.sealed.items()
         },
         BUCKETS,
@@ -306,9 +284,3 @@ def _gather_buckets(
     )
     book.add_seconds(replies)
     return replies
-
-
-def _read_sum(roster: Roster, masked: Mapping[str, MaskedVector], step: str) -> tuple[int, ...]:
-    check_senders(masked)
-    sums = unmask_sum(list(masked.values()), roster=roster, step=step)
-    return tuple(int(value) for value in sums)

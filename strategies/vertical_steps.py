@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strategies.vertical_level import Level, Offers, Totals
-from strategies.vertical_set_up import Training
+from strategies.vertical_training import Training
 from tasks.vertical_xgboost.aggregate_messages import (
     AGGREGATE,
     AggregateReply,

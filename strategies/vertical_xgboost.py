@@ -13,10 +13,13 @@ from flwr.supercore import log
 from strategies.all_parties import AllParties
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import Refused
+from strategies.snapshot import TakeSnapshot
 from strategies.vertical_checks import check_choice, check_may_prune, check_nodes
+from strategies.vertical_earlier import EarlierModel
 from strategies.vertical_level import Level, Offers, source_above
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
-from strategies.vertical_set_up import Training, draw_split_clients, set_up
+from strategies.vertical_set_up import draw_split_clients, set_up
+from strategies.vertical_snapshot import Interrupted
 from strategies.vertical_steps import (
     Decisions,
     add_up,
@@ -25,6 +28,7 @@ from strategies.vertical_steps import (
     gather_offers,
     gather_trimmed,
 )
+from strategies.vertical_training import Training
 from strategies.without_rounds import WithoutRounds
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
@@ -112,6 +116,15 @@ class VerticalXGBoost(WithoutRounds):
         Simulation only: where parties write their parts of the model.
     seed : int
         Of the run, as parties have it: draws columns with ``colsample-bytree``.
+    earlier : EarlierModel, optional
+        What the server keeps of the model that the training goes on from (``warm-start``).
+    interrupted : Interrupted, optional
+        A training with one and the same configuration that is gone on with (``resume``).
+    take_snapshot : callable, optional
+        Takes a :class:`~strategies.snapshot.Snapshot` after each tree, from which
+        :meth:`~strategies.vertical_snapshot.Interrupted.from_snapshot` makes `interrupted`.
+    when_resumed : callable, optional
+        Called once the parties were found to fit `interrupted` and have kept its trees.
 
     Raises
     ------
@@ -127,12 +140,20 @@ class VerticalXGBoost(WithoutRounds):
         after_tree: Callable[[GrownTree], None] | None = None,
         folder: str = "",
         seed: int = 0,
+        earlier: EarlierModel | None = None,
+        interrupted: Interrupted | None = None,
+        take_snapshot: TakeSnapshot | None = None,
+        when_resumed: Callable[[], object] | None = None,
     ) -> None:
         self.config = config
         self.introduced = dict(parties)
         self.names = tuple(sorted(parties))
         self.folder = folder
         self.seed = seed
+        self.earlier = earlier
+        self.interrupted = interrupted
+        self._take_snapshot = take_snapshot
+        self._when_resumed = when_resumed
         self._after_tree = after_tree
         self.training: Training  # of the run under way
 
@@ -204,15 +225,30 @@ class VerticalXGBoost(WithoutRounds):
             self.config,
             self.introduced,
             choose_split_clients=self.choose_split_clients,
+            earlier=self.earlier,
+            interrupted=self.interrupted,
+            folder=self.folder,
         )
+        self._begin_where_it_ended()
         nothing: Decisions = {name: [] for name in self.names}
         decisions: Decisions | None = nothing
-        for number in range(num_trees):
+        for number in range(num_trees - self.training.book.num_resumed):
             decisions = self.grow_tree(number, decisions or nothing)
             if decisions is None:
                 break
         self.finish(decisions or nothing)
         return self.training.result()
+
+    def _begin_where_it_ended(self) -> None:
+        """Tell of the trees of the training that is gone on with, which from here on is this."""
+        if self.training.book.resumed is None:
+            return
+        for grown in self.training.book.grown:
+            self.after_tree(grown)
+        if self._take_snapshot is not None:
+            self._take_snapshot(self.training.snapshot())
+        if self._when_resumed is not None:
+            self._when_resumed()
 
     def grow_tree(self, number: int, decisions: Decisions) -> Decisions | None:
         """Steps 3 and 4 until no node of a tree is open.
@@ -220,7 +256,7 @@ class VerticalXGBoost(WithoutRounds):
         Parameters
         ----------
         number : int
-            Of the tree, from 0.
+            Of the tree, from 0, among those that are grown here.
         decisions : mapping of str to sequence of SealedDecision
             What parties have not heard yet: those of the last level of the tree before.
 
@@ -317,7 +353,9 @@ class VerticalXGBoost(WithoutRounds):
             level=tree.depth,
             nodes=nodes,
             are_last=tree.are_last(nodes),
-            candidates=self.training.sources.candidates_in(number, self.config, seed=self.seed),
+            candidates=self.training.sources.candidates_in(
+                self.training.book.trees_in_front + number, self.config, seed=self.seed
+            ),
             shuffle=self.config.shuffle,
             orders=self.training.relay.orders,
         )
@@ -348,19 +386,24 @@ class VerticalXGBoost(WithoutRounds):
         book = self.training.book
         is_open = any(decisions.values())  # the last tree's metrics come with the replies
         keep = len(book.grown) + 1 if is_open else book.stopping.trees_to_keep
-        replies = gather_finish(self.training, decisions, trees_to_keep=keep, folder=self.folder)
+        before, folder = book.num_before, self.folder
+        replies = gather_finish(
+            self.training, decisions, trees_to_keep=before + keep, folder=folder
+        )
         if is_open:
             self._ends_training(replies)
         if (kept := book.stopping.trees_to_keep) < keep:
-            gather_trimmed(self.training, trees_to_keep=kept, folder=self.folder)
+            gather_trimmed(self.training, trees_to_keep=before + kept, folder=folder)
 
     def _ends_training(self, replies: Mapping[str, HistogramsReply | FinishReply]) -> bool:
         """Read a tree's metrics; True if it was the last one."""
         book = self.training.book
         masked = {name: reply.metrics for name, reply in replies.items()}
         found = {name: metrics for name, metrics in masked.items() if metrics is not None}
-        sums = self.training.read_sum(found, metrics_step(len(book.grown)))
+        sums = self.training.read_sum(found, metrics_step(book.number_here))
         grown = book.close(sums)
+        if self._take_snapshot is not None:
+            self._take_snapshot(self.training.snapshot())
         self.after_tree(grown)
         return self.stop_after(grown)
 

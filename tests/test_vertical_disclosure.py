@@ -402,7 +402,7 @@ def test_a_label_owner_gets_buckets_of_its_own_rows_only(encrypted: Recorded) ->
         f"site-{at}": read_table(frame, id_column="id", label_column="label", config=config, seed=0)
         for at, frame in enumerate(frames_with_marks())
     }
-    frame = len(map_as_bytes(np.zeros((0, 0), dtype=np.uint8)))
+    frame = len(map_as_bytes(np.zeros((0, 0), dtype=np.uint8), np.zeros((0, 0), dtype=np.bool_)))
     counts = {name: int(table.owns.sum()) for name, table in tables.items()}
     assert len(set(counts.values())) > 1
     seen = 0

@@ -25,7 +25,7 @@ from fedapp.report import write_report
 from fedapp.run_config import defaults
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
-from fedapp.vertical_prediction import model_of
+from fedapp.vertical_skeleton import model_of
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.joined import join

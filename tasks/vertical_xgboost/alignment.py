@@ -75,7 +75,7 @@ def tells_exponents_later(config: VerticalXGBoostConfig) -> bool:
     """
     needs_labels = (
         config.objective in ("reg:squarederror", "count:poisson")
-        and config.given_base_score is None
+        and config.sums_labels
         and not config.label_bound
     )
     return config.alignment != "same" and (needs_labels or bool(config.weight))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array, bucket_columns
 from tasks.vertical_xgboost.candidates import Candidate, CandidateLayout, IntpArray, bucket_left
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.earlier_trees import gradient_exponent
 from tasks.vertical_xgboost.early_stopping import EarlyStopping
 from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
 from tasks.vertical_xgboost.gains import SplitRule, best_splits, winner
@@ -58,7 +60,8 @@ class CentralTree:
     Parameters
     ----------
     splits : mapping of int to Candidate
-        Split nodes; `Candidate.feature` is a column of the joined table.
+        Split nodes; `Candidate.feature` is a column of the joined table. Empty where the buckets
+        of the training are not known any more.
     records : mapping of int to Record
         The same splits with thresholds.
     children : mapping of int to (int, int)
@@ -74,13 +77,17 @@ class CentralTree:
     weights: Mapping[int, float]
     num_roots: int = 1
 
+    @cached_property
+    def roots(self) -> dict[int, int]:
+        """Root above each node."""
+        return roots_of(self.children, self.num_roots)
+
     def route(self, features: Float32Array) -> NodeArray:
         """Leaf of each row below each root, (roots, n) int32."""
         nodes = on_roots(self.num_roots, len(features))
-        roots = roots_of(self.children, self.num_roots)
-        for node in sorted(self.splits):
+        for node in sorted(self.records):
             left = self.records[node].goes_left(features)
-            move_down(nodes[roots[node]], node, self.children[node], left)
+            move_down(nodes[self.roots[node]], node, self.children[node], left)
         return nodes
 
 
@@ -102,9 +109,10 @@ class CentralModel:
         Prediction before the first tree, as scores and as margins, one a root.
     eta : float
     trees : tuple of CentralTree
-        Those that are kept: up to the best one with early stopping.
+        Those that are kept: up to the best one with early stopping, behind those of an earlier
+        model.
     metrics : tuple of TreeMetrics
-        After each tree that was grown.
+        After each tree that was grown here.
     """
 
     base_scores: tuple[float, ...]
@@ -137,6 +145,7 @@ def fit_central(
     *,
     ranks: Sequence[int] | None = None,
     seed: int = 0,
+    warm_start: CentralModel | None = None,
 ) -> CentralModel:
     """Boost trees on the joined table.
 
@@ -151,6 +160,8 @@ def fit_central(
         not given.
     seed : int
         Of the run: draws rows and columns, where these are sampled.
+    warm_start : CentralModel, optional
+        Its trees come first; the base score is its own, and `config` must have its eta.
 
     Raises
     ------
@@ -158,7 +169,7 @@ def fit_central(
         ``"one-class"``, ``"no-training-rows"``, ``"no-weight"``, ``"outside-bound"`` or
         ``"too-many-rows"``.
     """
-    return _CentralFit(table, config, ranks, seed).run()
+    return _CentralFit(table, config, ranks, seed, warm_start).run()
 
 
 class _CentralFit:
@@ -170,8 +181,10 @@ class _CentralFit:
         config: VerticalXGBoostConfig,
         ranks: Sequence[int] | None,
         seed: int,
+        earlier: CentralModel | None,
     ) -> None:
         self.config = config
+        self.earlier = earlier
         self.table = table
         self.is_training = ~table.is_evaluation
         self.num_training = int(np.count_nonzero(self.is_training))
@@ -188,11 +201,14 @@ class _CentralFit:
             self.num_training,
             training_places(table.is_evaluation),
             (np.array(order, dtype=np.int32),) if config.samples_columns else (),
+            len(self._trees_before),
         )
         self.positions = self.layout.canonical_positions(order)
         self.base_scores, self.base_margins, self.scales = self._start()
         self.rule = SplitRule.of(config, self.scales)
         self.margins = base_layer(self.base_margins, len(table.labels))
+        if earlier is not None:
+            self.margins = earlier.margins(table.features)
 
     def run(self) -> CentralModel:
         """Grow trees until there are enough, or no progress."""
@@ -211,28 +227,16 @@ class _CentralFit:
             base_scores=self.base_scores,
             base_margins=self.base_margins,
             eta=self.config.eta,
-            trees=tuple(trees[: stopping.trees_to_keep]),
+            trees=(*self._trees_before, *trees[: stopping.trees_to_keep]),
             metrics=tuple(metrics),
         )
 
     def _start(self) -> tuple[tuple[float, ...], tuple[float, ...], GradientScales]:
         labels, config = self.table.labels, self.config
-        bound = config.label_bound
-        weights, heaviest = self.table.weights, weight_exponent(self.table.weights)
-        exponents = [self.objective.label_exponent(labels, label_bound=bound)]
-        scale = label_scale(exponents, config, weight_exponent=heaviest)
-        scale.bound_of_sum(len(labels))
-        rows = self.is_training
-        own = None if weights is None else weights[rows]
-        whole = self.objective.scales(0, bits=config.fixed_point_bits, weight_exponent=heaviest)
-        total = weight_of(own, whole, self.num_training)
-        if not total:
-            raise SiteFault("no-weight", "all training rows have weight 0")
-        sums = self.objective.label_sums(labels[rows], scale, weights=own)
-        base_scores = base_scores_of(sums, total, scale, config)
-        base_margins = self.objective.base_margins(base_scores)
-        exponent = self.objective.gradient_exponent(
-            labels, base_margins=base_margins, label_bound=bound
+        heaviest = weight_exponent(self.table.weights)
+        base_scores, base_margins = self._base(heaviest)
+        exponent = gradient_exponent(
+            labels, config, base_margins=base_margins, trees=self._trees_before
         )
         scales = self.objective.scales(
             self.objective.bound_exponent([exponent]),
@@ -240,6 +244,28 @@ class _CentralFit:
             weight_exponent=heaviest,
         )
         return base_scores, base_margins, scales
+
+    @property
+    def _trees_before(self) -> tuple[CentralTree, ...]:
+        return () if self.earlier is None else self.earlier.trees
+
+    def _base(self, heaviest: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Base scores and their margins."""
+        labels, config, weights = self.table.labels, self.config, self.table.weights
+        rows = self.is_training
+        own = None if weights is None else weights[rows]
+        whole = self.objective.scales(0, bits=config.fixed_point_bits, weight_exponent=heaviest)
+        total = weight_of(own, whole, self.num_training)
+        if not total:
+            raise SiteFault("no-weight", "all training rows have weight 0")
+        if self.earlier is not None:
+            return self.earlier.base_scores, self.earlier.base_margins
+        exponents = [self.objective.label_exponent(labels, label_bound=config.label_bound)]
+        scale = label_scale(exponents, config, weight_exponent=heaviest)
+        scale.bound_of_sum(len(labels))
+        sums = self.objective.label_sums(labels[rows], scale, weights=own)
+        base_scores = base_scores_of(sums, total, scale, config)
+        return base_scores, self.objective.base_margins(base_scores)
 
     def _grow_tree(self, number: int) -> CentralTree:
         self.is_sampled = self.sampling.rows(number, self.config)

@@ -32,6 +32,7 @@ from tasks.vertical_xgboost.alignment_client import (
     store_common,
 )
 from tasks.vertical_xgboost.answering import read_request
+from tasks.vertical_xgboost.earlier_trees import cut_for, gradient_exponent, rows_digest
 from tasks.vertical_xgboost.heard import hear_decisions, open_all
 from tasks.vertical_xgboost.messages import (
     BUCKETS_STEP,
@@ -46,7 +47,13 @@ from tasks.vertical_xgboost.messages import (
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.own_order import draw_order
-from tasks.vertical_xgboost.part_files import check_model_dir, keep_part, trim_part
+from tasks.vertical_xgboost.part_files import (
+    check_model_dir,
+    keep_part,
+    keep_resumed,
+    trim_part,
+    unfinish,
+)
 from tasks.vertical_xgboost.party_arrays import (
     columns_to_arrays,
     party_from_arrays,
@@ -56,6 +63,7 @@ from tasks.vertical_xgboost.party_arrays import (
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.private_sets import library
+from tasks.vertical_xgboost.routing import own_sides
 from tasks.vertical_xgboost.sampling import Sampling, training_places
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
@@ -101,6 +109,8 @@ def introduction(site: VerticalSite, context: Context) -> TaskPart:
         paillier=secrets.paillier_bundle().to_bytes(),
         weight_exponent=weight if config.weight else None,
         id_type="" if is_aligned else id_type(table.ids),
+        model=b"" if site.part is None or site.resumes else site.part.model_digest,
+        trees=site.trees_before if site.resumes else 0,
     )
     if not site_state.has_begun(context):
         site_state.expect_next(context, *FIRST_STEPS[config.alignment])
@@ -120,8 +130,8 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
         split_clients=request.split_clients,
     )
     places = hear_common(request.common, site, secrets, peers, context)
-    site = heard_site(site, places)
-    if site.config.alignment == "same" or site.config.given_base_score is None:
+    site = cut_for(heard_site(site, places), request.going_on)
+    if site.config.alignment == "same" or site.config.sums_labels:
         own_labels = site.table.labels[site.table.owns]
         check_label_exponent(request.label_exponent, own_labels, site.config)
     check_weight_exponent(request.weight_exponent, site.table.weights)
@@ -142,6 +152,9 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     site_state.store_exponents(
         context, label=request.label_exponent, weight=request.weight_exponent
     )
+    if request.going_on is not None:
+        told = request.going_on
+        site_state.store_going_on(context, trees=told.trees, repeated=told.repeated)
     secrets.store()
     store_common(context, places)
     site_state.expect_next(context, "buckets")
@@ -164,18 +177,33 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         site.config,
         label_exponent=site_state.known_exponents(context)[0],
         num_training=site.num_training,
+        earlier=None if site.part is None else site.part.base_margins,
     )
+    folder, rows = request.folder if site.simulated else "", rows_digest(site.table)
+    if site.resumes and site.part is not None and site.part.origin.rows != rows:
+        raise SiteFault(
+            "bad-resume", "the party's rows are not those of the training that is resumed"
+        )
     own, bucket_map = set_up.renumbered_columns(site.table, site.config)
+    sides = np.empty((0, len(site.table.ids)), dtype=np.bool_)
+    if site.part is not None:
+        sides = own_sides(site.part, site.table.features)
     # As long as if the receiver owned all labels: the size would tell the server how many it owns.
-    size = len(set_up.map_as_bytes(bucket_map))
-    parts = {name: set_up.map_as_bytes(bucket_map[:, owners[name]]) for name in peers.others}
+    size = len(set_up.map_as_bytes(bucket_map, sides))
+    parts = {
+        name: set_up.map_as_bytes(bucket_map[:, owners[name]], sides[:, owners[name]])
+        for name in peers.others
+    }
     sealed = {
         name: secrets.seal(peers, name, part, step=BUCKETS_STEP, pad_to=size)
         for name, part in parts.items()
     }
     mine, table = site.table.owns, site.table
-    exponent = objective_of(site.config).gradient_exponent(
-        table.labels[mine], base_margins=request.base_margins, label_bound=site.config.label_bound
+    exponent = gradient_exponent(
+        table.labels[mine],
+        site.config,
+        base_margins=request.base_margins,
+        trees=site.trees_gone_on_from,
     )
     ranks = tuple(map(int, own.column.tolist()))
     following = None
@@ -191,10 +219,18 @@ def buckets(message: Message, site: VerticalSite, context: Context) -> Message:
         "base-margins": np.array(request.base_margins),
         **weights_to_arrays(None if table.weights is None else table.weights[mine]),
         **sampling_to_arrays(
-            Sampling(site.seed, site.num_training, training_places(table.is_evaluation)[mine])
+            Sampling(
+                site.seed,
+                site.num_training,
+                training_places(table.is_evaluation)[mine],
+                trees_before=site.trees_before,
+            )
         ),
     }
     prediction_client.tell_unknown(table.unknown)
+    if site.resumes:
+        keep_resumed(site, folder=folder, run=secrets.run, rows=rows)
+    site_state.store_keeping(context, folder=folder, rows=rows)
     site_state.store_arrays(context, arrays)
     if following is not None:
         site_state.store_order(context, following.order)
@@ -213,28 +249,29 @@ def finish(message: Message, site: VerticalSite, context: Context) -> Message:
     metrics = None
     if request.decisions:
         metrics = hear_decisions(party, request.decisions, secrets, peers)
-    if not 0 < request.trees_to_keep <= len(party.finished):
+    if not 0 < request.trees_to_keep <= site.trees_before + len(party.finished):
         raise SiteFault("bad-request", f"{request.trees_to_keep} trees to keep: there are fewer")
-    keep_part(
+    _, rows = site_state.known_keeping(context)
+    wrote = keep_part(
         party,
         site,
         names=peers.names,
         num_trees=request.trees_to_keep,
         folder=request.folder if site.simulated else "",
         run=secrets.run,
+        rows=rows,
+        is_complete=True,
     )
     reply = FinishReply(metrics, secrets.watch.seconds)
-    if request.decisions and site.config.early_stopping_rounds:
-        site_state.forget(context)
-        site_state.expect_next(context, "trim")  # only now it comes out whether the last tree helps
-    else:
-        site_state.end(context)
+    # Only now it comes out whether the last tree helps.
+    may_trim = bool(request.decisions and site.config.early_stopping_rounds)
+    site_state.end(context, wrote=wrote, may_trim=may_trim)
     return Message(reply.to_record(), reply_to=message)
 
 
 def trim(message: Message, site: VerticalSite, context: Context) -> Message:
     """Answer ``trim``: keep fewer trees of the part of the model that ``finish`` wrote."""
-    site_state.expect(context, "trim")
+    wrote = site_state.expect_trim(context)
     request = read_request(lambda: TrimRequest.from_record(message.content))
     trim_part(
         site.name,
@@ -243,13 +280,19 @@ def trim(message: Message, site: VerticalSite, context: Context) -> Message:
         model_dir=site.model_dir,
         run=site_state.run_name(context.run_id),
     )
-    site_state.end(context)
+    site_state.end(context, wrote=wrote)
     return Message(FinishReply().to_record(), reply_to=message)
 
 
 def stop(message: Message, context: Context) -> Message:
-    """Answer ``stop``: say in the own log why the run ended, and forget its keys and rows."""
+    """Answer ``stop``: say in the own log why the run ended, and forget its keys and rows.
+
+    A part of the model that was written already is then of a run without a result, and is marked as
+    unfinished.
+    """
     request = read_request(lambda: StopRequest.from_record(message.content))
     log(WARNING, "the run ends without a model: %s", request.reason)
+    for path in site_state.written(context):
+        unfinish(path)
     site_state.end(context)
     return Message(FinishReply().to_record(), reply_to=message)

@@ -43,6 +43,13 @@ class VerticalXGBoostConfig(BaseModel):
             "simulation the folder of that run"
         ),
     ] = ""
+    warm_start: Annotated[
+        str,
+        Field(
+            description='mode "train": model that the new trees are added to, as "run-123" of its '
+            'summary; in a simulation the folder of that run; "": none'
+        ),
+    ] = ""
     prediction: Annotated[
         Literal["direct", "routed"],
         Field(
@@ -268,6 +275,11 @@ class VerticalXGBoostConfig(BaseModel):
         return None if self.base_score == "mean" else float(self.base_score)
 
     @property
+    def sums_labels(self) -> bool:
+        """Whether the base score is made of the training labels."""
+        return self.given_base_score is None and not self.warm_start
+
+    @property
     def sums_protection(self) -> Protection:
         """How sums of gradients are protected where the server adds them up or hands them on."""
         return "clear" if self.encryption == "none" else "encrypted"
@@ -335,7 +347,12 @@ class VerticalXGBoostConfig(BaseModel):
                 "a simulation its run folder"
             )
         if self.mode == "train" and self.model:
-            faults.append(f"model = '{self.model}': allowed with another mode than 'train'")
+            faults.append(
+                f"model = '{self.model}': allowed with another mode than 'train' (a training goes "
+                "on from the model of warm-start)"
+            )
+        if self.mode != "train" and self.warm_start:
+            faults.append(f"warm-start = '{self.warm_start}': allowed with mode = 'train'")
         if self.mode != "train" and self.alignment != "same":
             faults.append(
                 f"alignment = '{self.alignment}' with mode = '{self.mode}': allowed is 'same'; the "

@@ -36,6 +36,7 @@ from tasks.vertical_xgboost.level_messages import (
 from tasks.vertical_xgboost.message_parts import check_refused
 from tasks.vertical_xgboost.messages import BUCKETS_STEP
 from tasks.vertical_xgboost.own_order import draw_order, read_order_of
+from tasks.vertical_xgboost.part_files import keep_part
 from tasks.vertical_xgboost.partial_dp import check_budget
 from tasks.vertical_xgboost.party import OwnColumns, Party
 from tasks.vertical_xgboost.party_arrays import (
@@ -49,6 +50,7 @@ from tasks.vertical_xgboost.protected_sums import (
     places_of,
     protected_sums,
 )
+from tasks.vertical_xgboost.routing import margins_by_sides, own_sides
 from tasks.vertical_xgboost.sampling import restricted_order
 from tasks.vertical_xgboost.sealed_offers import sealed_offers
 from tasks.vertical_xgboost.site import VerticalSite
@@ -67,20 +69,32 @@ def histograms(message: Message, site: VerticalSite, context: Context) -> Messag
         raise SiteFault("bad-request", "bucket maps must come with the first level, and only then")
     step, metrics = FIRST_ORDER, None
     if request.start is not None:
-        party = _begin(request.start, secrets, peers, site.config, context)
+        party = _begin(request.start, secrets, peers, site, context)
     else:
         party = party_from_arrays(site_state.known_arrays(context), site.config)
         step = order_step(len(party.finished), party.tree.depth)
         metrics = hear_decisions(party, request.decisions, secrets, peers)
     if (len(party.finished), party.tree.depth) != (tree, level):
         raise SiteFault("out-of-order", f"tree {tree}, level {level}: not the next one here")
-    check_budget(site.config, tree=tree)
+    check_budget(site.config, tree=site.trees_resumed + tree)
     try:
         party.begin_level(request.nodes)
     except ValueError as error:
         raise SiteFault("bad-request", str(error)) from None
     orders = _orders(request, party, secrets, peers, site, context, step=step)
     reply = _level_reply(party, request, orders, secrets, peers, site, metrics)
+    if metrics is not None:  # a tree is finished, from which an interrupted run goes on
+        folder, rows = site_state.known_keeping(context)
+        keep_part(
+            party,
+            site,
+            names=peers.names,
+            num_trees=site.trees_before + len(party.finished),
+            folder=folder,
+            run=secrets.run,
+            rows=rows,
+            is_complete=False,
+        )
     site_state.store_arrays(context, party_to_arrays(party))
     secrets.store()
     here = [f"aggregate-{tree}-{level}", f"decide-{tree}-{level}"]
@@ -157,9 +171,10 @@ def _begin(
     start: StartOfTraining,
     secrets: Secrets,
     peers: Peers,
-    config: VerticalXGBoostConfig,
+    site: VerticalSite,
     context: Context,
 ) -> Party:
+    config, earlier = site.config, site.part
     arrays = site_state.known_arrays(context)
     opened = open_all(secrets, peers, start.sealed, step="histograms", sealed_at=BUCKETS_STEP)
     own = columns_from_arrays(arrays)
@@ -167,9 +182,17 @@ def _begin(
         raise SiteFault("bad-request", "the layout of candidates is not the one that was told")
     labels = arrays["labels"].astype(np.float64)
     base_margins = arrays["base-margins"].astype(np.float64).tolist()
-    check_gradient_exponent(start.gradient_exponent, labels, base_margins, config)
+    check_gradient_exponent(
+        start.gradient_exponent, labels, base_margins, config, trees=site.trees_gone_on_from
+    )
     _check_ranks(start, own, peers, config)
-    maps = set_up.read_maps(opened, start.layouts, peers.names, num_rows=len(arrays["labels"]))
+    maps, sides = set_up.read_maps(
+        opened, start.layouts, peers.names, num_rows=len(labels), earlier=earlier
+    )
+    margins = None
+    if earlier is not None:
+        sides[site.name] = own_sides(earlier, site.table.features[site.table.owns])
+        margins = margins_by_sides(earlier, sides, len(labels))
     return set_up.new_party(
         arrays,
         config,
@@ -179,6 +202,7 @@ def _begin(
         gradient_exponent=start.gradient_exponent,
         weight_exponent=site_state.known_exponents(context)[1],
         ranks=start.ranks,
+        margins=margins,
     )
 
 

@@ -26,6 +26,7 @@ from tasks.vertical_xgboost.aggregate_messages import (
 )
 from tasks.vertical_xgboost.alignment_messages import CommonRows
 from tasks.vertical_xgboost.candidates import CandidateLayout
+from tasks.vertical_xgboost.going_on import GoingOn
 from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
 from tasks.vertical_xgboost.message_parts import (
     SEALED,
@@ -83,6 +84,8 @@ class LabelsRequest:
         Of the bound for all weights; 0 where rows have none.
     common : CommonRows or None
         What the hub of the alignment found, unless that was told before or all rows are common.
+    going_on : GoingOn or None
+        Where a resumed training goes on.
     """
 
     roster: bytes
@@ -91,10 +94,11 @@ class LabelsRequest:
     label_exponent: int
     weight_exponent: int = 0
     common: CommonRows | None = None
+    going_on: GoingOn | None = None
 
     reveals: ClassVar[str] = (
         "public keys of all parties, who decrypts the sums of whose columns, and the largest of "
-        "the powers of two told"
+        "the powers of two told; of a resumed training, after which tree it goes on"
     )
     reveals_aligned: ClassVar[str] = (
         f"{reveals}; number of common rows; sealed, from the hub: which of the party's ids all "
@@ -115,6 +119,8 @@ class LabelsRequest:
         content = RecordDict({"labels": settings})
         if self.common is not None:
             self.common.put(content)
+        if self.going_on is not None:
+            self.going_on.put(content)
         return content
 
     @classmethod
@@ -128,6 +134,7 @@ class LabelsRequest:
             label_exponent=read_exponent(settings["label-exponent"], "label-exponent"),
             weight_exponent=read_exponent(settings["weight-exponent"], "weight-exponent"),
             common=CommonRows.read(content),
+            going_on=GoingOn.read(content),
         )
 
 
@@ -189,10 +196,13 @@ class BucketsRequest:
     sealed : dict of sender to bytes
     base_margins : tuple of float
         Prediction before the first tree, one a root.
+    folder : str
+        Simulation only: where each party writes its part while the training goes on.
     """
 
     sealed: Sealed
     base_margins: tuple[float, ...]
+    folder: str = ""
 
     reveals: ClassVar[str] = (
         "the base score; sealed, from each other party: the rows whose labels it owns"
@@ -200,7 +210,7 @@ class BucketsRequest:
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""
-        settings = ConfigRecord({"base-margins": list(self.base_margins)})
+        settings = ConfigRecord({"base-margins": list(self.base_margins), "folder": self.folder})
         content = RecordDict({"buckets": settings})
         put_sealed(content, self.sealed)
         return content
@@ -208,11 +218,12 @@ class BucketsRequest:
     @classmethod
     def from_record(cls, content: RecordDict) -> BucketsRequest:
         """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        told = as_list(content.config_records["buckets"]["base-margins"])
+        settings = content.config_records["buckets"]
+        told = as_list(settings["base-margins"])
         margins = tuple(each for each in told if isinstance(each, float) and math.isfinite(each))
         if not margins or len(margins) != len(told):
             raise MalformedReply("base-margins: must be finite numbers")
-        return cls(read_sealed(content), margins)
+        return cls(read_sealed(content), margins, str(settings["folder"]))
 
 
 @dataclass(frozen=True)
@@ -245,11 +256,12 @@ class BucketsReply:
         "in the party's order of columns, power of two above its largest first gradient, "
         "or that it has no label (regression without label-bound only), seconds per operation of "
         "cryptography; sealed for the others: "
-        "buckets of their own rows"
+        "buckets of their own rows, with warm-start also sides at the sender's earlier splits"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
         SEALED: "buckets of the rows whose labels the receiver owns, on the sender's renumbered, "
-        "unnamed features",
+        "unnamed features; with warm-start also on which side these rows are at each of the "
+        "sender's splits of the earlier model",
         SEALED_ORDERS: ORDER_REVEALS,
     }
 
@@ -304,6 +316,7 @@ class FinishRequest:
     decisions : tuple of SealedDecision
         Empty if training stopped in front of a tree.
     trees_to_keep : int
+        Those of an earlier model are counted too.
     folder : str
         Simulation only: where each party writes its part.
     """

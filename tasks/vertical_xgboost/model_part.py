@@ -7,7 +7,7 @@ prediction needs of the configuration. The file is JSON (`part_document`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,14 @@ from pathlib import Path
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.categorical import Categories
 from tasks.vertical_xgboost.classes import class_names
+from tasks.vertical_xgboost.origin import Origin, Releases
 from tasks.vertical_xgboost.part_document import (
     CategoriesForm,
     LeafForm,
+    OriginForm,
     PartForm,
     RecordForm,
+    ReleasesForm,
     Setting,
     SplitForm,
     TreeForm,
@@ -126,6 +129,8 @@ class ModelPart:
         Of the training.
     categories : tuple of Categories
         Of own columns of text.
+    origin : Origin
+        How the part came about.
     """
 
     run: str
@@ -140,6 +145,7 @@ class ModelPart:
     code: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     categories: tuple[Categories, ...] = ()
+    origin: Origin = field(default_factory=Origin)
 
     @property
     def columns(self) -> set[str]:
@@ -174,11 +180,17 @@ class ModelPart:
         Run, parties, objective, margins before the first tree, eta, and of each tree shape and
         owners; no weights.
         """
-        trees = [
-            [[node, s.source, s.record] for node, s in tree.splits.items()] for tree in self.trees
-        ]
-        start = [self.run, list(self.names), self.objective, list(self.base_margins), self.eta]
-        return digest_of({"model": [*start, trees]})
+        return model_digest(
+            self.run,
+            self.names,
+            objective=self.objective,
+            base_margins=self.base_margins,
+            eta=self.eta,
+            trees=[
+                [(node, s.source, s.record) for node, s in tree.splits.items()]
+                for tree in self.trees
+            ],
+        )
 
     def first(self, num_trees: int) -> ModelPart:
         """The part of a model of so many trees, with no threshold that only later trees use."""
@@ -199,7 +211,7 @@ class ModelPart:
         """What others get of it: no settings but lambda, which gains are made of, and classes."""
         kept = ("lambda", "classes")
         settings = {key: value for key, value in self.settings.items() if key in kept}
-        return replace(self, code="", settings=settings)
+        return replace(self, code="", settings=settings, origin=replace(self.origin, rows=""))
 
     def as_text(self) -> str:
         """Text of its file."""
@@ -211,7 +223,7 @@ class ModelPart:
         return cls._from_form(read_document(text, what=what))
 
     @classmethod
-    def load(cls, path: Path, *, shown: str = "") -> ModelPart:
+    def load(cls, path: Path, *, shown: str = "", unfinished: bool = False) -> ModelPart:
         """Read what `save` wrote.
 
         Parameters
@@ -219,11 +231,14 @@ class ModelPart:
         path : Path
         shown : str
             What faults call the file; its name if not given.
+        unfinished : bool
+            Whether it may be of a training that has not come to its end.
 
         Raises
         ------
         SiteFault
-            ``"no-model-part"`` if it is not there, ``"bad-model-part"`` if it is something else.
+            ``"no-model-part"`` if it is not there, ``"unfinished-model-part"``, or
+            ``"bad-model-part"`` if it is something else.
         """
         what = shown or path.name
         try:
@@ -233,7 +248,13 @@ class ModelPart:
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or type(error).__name__
             raise SiteFault("bad-model-part", f"{what}: cannot be read ({words})") from None
-        return cls.from_text(text, what=what)
+        part = cls.from_text(text, what=what)
+        if not part.origin.is_complete and not unfinished:
+            raise SiteFault(
+                "unfinished-model-part",
+                f"{what}: is of a training that has not come to its end: resume that run",
+            )
+        return part
 
     def _to_form(self) -> PartForm:
         records = [
@@ -261,6 +282,7 @@ class ModelPart:
                 CategoriesForm(column=each.column, coding=each.coding, names=list(each.names))
                 for each in self.categories
             ],
+            origin=_origin_form(self.origin),
         )
 
     @classmethod
@@ -284,7 +306,48 @@ class ModelPart:
             categories=tuple(
                 Categories(each.column, each.coding, tuple(each.names)) for each in form.categories
             ),
+            origin=_origin_of(form.origin),
         )
+
+
+def model_digest(
+    run: str,
+    names: Sequence[str],
+    *,
+    objective: str,
+    base_margins: Sequence[float],
+    eta: float,
+    trees: Sequence[Sequence[tuple[int, str, int]]],
+) -> bytes:
+    """Digest of what parties and server know alike of a model; see `ModelPart.model_digest`.
+
+    Parameters
+    ----------
+    run : str
+    names : sequence of str
+    objective : str
+    base_margins : sequence of float
+    eta : float
+    trees : sequence of sequence of (int, str, int)
+        Node, source and record of each split, in the order in which they were made.
+    """
+    splits = [[list(split) for split in tree] for tree in trees]
+    start = [run, list(names), objective, list(base_margins), eta]
+    return digest_of({"model": [*start, splits]})
+
+
+def _origin_form(origin: Origin) -> OriginForm:
+    return OriginForm(
+        trees_before=origin.trees_before,
+        releases=[ReleasesForm(ratio=e.ratio, count=e.count) for e in origin.releases],
+        rows=origin.rows,
+        is_complete=origin.is_complete,
+    )
+
+
+def _origin_of(form: OriginForm) -> Origin:
+    releases = tuple(Releases(each.ratio, each.count) for each in form.releases)
+    return Origin(form.trees_before, releases, form.rows, form.is_complete)
 
 
 def _tree_form(tree: PartTree) -> TreeForm:

@@ -75,6 +75,22 @@ class CategoriesForm(_Form):
     names: list[str]
 
 
+class ReleasesForm(_Form):
+    """Noisy weights that sources have received: sensitivity over sigma, and how many."""
+
+    ratio: Annotated[FiniteFloat, Field(gt=0)]
+    count: Annotated[int, Field(ge=1)]
+
+
+class OriginForm(_Form):
+    """How the part came about: trees of an earlier model, noisy releases, digest of the rows."""
+
+    trees_before: _Count = 0
+    releases: list[ReleasesForm] = Field(default_factory=list)
+    rows: str = ""
+    is_complete: bool = True
+
+
 class PartForm(_Form):
     """Everything that a party keeps of a model."""
 
@@ -90,6 +106,7 @@ class PartForm(_Form):
     trees: list[TreeForm]
     records: list[RecordForm]
     categories: list[CategoriesForm] = Field(default_factory=list)
+    origin: OriginForm = Field(default_factory=OriginForm)
 
     def check(self) -> None:
         """Refuse what no training leaves.
@@ -132,6 +149,8 @@ class PartForm(_Form):
             made = [each.column] if each.coding == "sorted" else one_hot
             if len(set(each.names)) < len(each.names) or not set(made) <= set(self.features):
                 raise ValueError("categories")
+        if self.origin.trees_before > len(self.trees):
+            raise ValueError("trees of an earlier model")
 
 
 def write_document(part: PartForm) -> str:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.model_part import ModelPart, PartSplit, PartTree, part_path
+from tasks.vertical_xgboost.origin import Origin
+from tasks.vertical_xgboost.partial_dp import spent_releases
 from tasks.vertical_xgboost.party import KnownTree, Party
+from tasks.vertical_xgboost.routing import num_records
 from tasks.vertical_xgboost.site import VerticalSite
+from tasks.vertical_xgboost.tree import LookupTable
 
 _RUN = re.compile(r"run-\d{1,20}")
+
+NOT_KEPT = ("data", "model", "mode", "warm_start")
+"""Settings that say nothing of how trees were grown."""
 
 
 def check_model_dir(model_dir: str) -> None:
@@ -51,7 +59,14 @@ def run_dir(model_dir: str, run: str) -> Path:
     return Path(model_dir).expanduser() / "vertical-xgboost" / run
 
 
-def own_part(model: str, *, name: str, simulated: bool, model_dir: str) -> ModelPart:
+def own_part(
+    model: str,
+    *,
+    name: str,
+    simulated: bool,
+    model_dir: str,
+    key: str = "vertical-xgboost.model",
+) -> ModelPart:
     """Read a party's part of a model.
 
     Parameters
@@ -64,6 +79,8 @@ def own_part(model: str, *, name: str, simulated: bool, model_dir: str) -> Model
     simulated : bool
     model_dir : str
         Of the node configuration.
+    key : str
+        Of the configuration, that names the model; with ``"resume"`` an unfinished one.
 
     Raises
     ------
@@ -71,19 +88,22 @@ def own_part(model: str, *, name: str, simulated: bool, model_dir: str) -> Model
         ``"no-model-part"`` with what is missing, ``"bad-model-part"`` for a part of another party
         or run, or as `ModelPart.load`.
     """
+    unfinished = key == "resume"
     if simulated:
-        part = ModelPart.load(part_path(Path(model).expanduser() / "parties", name))
+        path = part_path(Path(model).expanduser() / "parties", name)
+        part = ModelPart.load(path, unfinished=unfinished)
     else:
         if not _RUN.fullmatch(model):
             raise SiteFault(
                 "no-model-part",
-                f'vertical-xgboost.model = "{model[:80]}": must be the name of a training run, '
+                f'{key} = "{model[:80]}": must be the name of a training run, '
                 'as "run-123" (its summary has it)',
             )
         if not model_dir:
             raise SiteFault("no-model-dir", 'node config "model-dir" is missing: no part is there')
         shown = f"vertical-xgboost/{model}/{name}.json in model-dir"
-        part = ModelPart.load(part_path(run_dir(model_dir, model), name), shown=shown)
+        path = part_path(run_dir(model_dir, model), name)
+        part = ModelPart.load(path, shown=shown, unfinished=unfinished)
         if part.run != model:
             raise SiteFault("bad-model-part", f"{shown}: is a part of {part.run}")
     if part.name != name:
@@ -99,8 +119,10 @@ def keep_part(
     num_trees: int,
     folder: str,
     run: str,
-) -> None:
-    """Write a party's part of the model where it is kept.
+    rows: str,
+    is_complete: bool,
+) -> list[Path]:
+    """Write a party's part of the model where it is kept, and return where that is.
 
     Parameters
     ----------
@@ -109,11 +131,20 @@ def keep_part(
     names : sequence of str
         All parties.
     num_trees : int
-        Trees to keep.
+        Trees to keep, those of the model that the training went on from among them.
     folder : str
         Simulation only: in the run folder; ``""``: none.
     run : str
+    rows : str
+        Digest of the party's rows.
+    is_complete : bool
+        Whether the training is at its end.
     """
+    earlier, finished = site.part, party.finished
+    trees: tuple[PartTree, ...] = () if earlier is None else earlier.trees
+    records = [] if earlier is None else earlier.lookup.records
+    num_roots = len(party.base_margins)
+    first = {name: 0 if earlier is None else num_records(earlier, name) for name in names}
     part = ModelPart(
         run=run,
         name=site.name,
@@ -122,21 +153,50 @@ def keep_part(
         objective=party.config.objective,
         base_margins=party.base_margins,
         eta=party.config.eta,
-        trees=tuple(_known_tree(tree, names, len(party.base_margins)) for tree in party.finished),
-        lookup=party.lookup,
+        trees=(*trees, *(_known_tree(tree, names, first, num_roots) for tree in finished)),
+        lookup=LookupTable([*records, *party.lookup.records]),
         code=site.code,
-        settings=party.config.model_dump(by_alias=True, exclude={"data", "model", "mode"}),
         categories=site.table.categories,
+        settings=party.config.model_dump(by_alias=True, exclude=set(NOT_KEPT)),
+        origin=_origin(site, rows=rows, is_complete=is_complete),
     )
-    for path in _paths(site.name, folder=folder, model_dir=site.model_dir, run=run):
+    paths = _paths(site.name, folder=folder, model_dir=site.model_dir, run=run)
+    for path in paths:
         part.first(num_trees).save(path)
+    return paths
 
 
-def _known_tree(tree: KnownTree, names: Sequence[str], num_roots: int) -> PartTree:
-    splits = {
-        node: PartSplit(names[split.source], split.record, split.candidate.missing_left)
-        for node, split in tree.splits.items()
-    }
+def keep_resumed(site: VerticalSite, *, folder: str, run: str, rows: str) -> None:
+    """Write the trees with which a resumed training begins; parameters as of `keep_part`."""
+    assert site.part is not None, "the training is a resumed one"
+    origin = _origin(site, rows=rows, is_complete=False)
+    part = replace(site.part, run=run, code=site.code, origin=origin)
+    for path in _paths(site.name, folder=folder, model_dir=site.model_dir, run=run):
+        part.save(path)
+
+
+def unfinish(path: Path) -> None:
+    """Say of a part that its training has not come to its end after all."""
+    part = ModelPart.load(path, unfinished=True)
+    replace(part, origin=replace(part.origin, is_complete=False)).save(path)
+
+
+def _origin(site: VerticalSite, *, rows: str, is_complete: bool) -> Origin:
+    earlier = site.part
+    if earlier is not None and site.resumes:
+        return replace(earlier.origin, rows=rows, is_complete=is_complete)
+    released = () if earlier is None else earlier.origin.releases
+    return Origin(site.trees_before, spent_releases(site.config, released), rows, is_complete)
+
+
+def _known_tree(
+    tree: KnownTree, names: Sequence[str], first: Mapping[str, int], num_roots: int
+) -> PartTree:
+    """A tree of this run, records counted on from those of the trees before."""
+    splits = {}
+    for node, split in tree.splits.items():
+        name = names[split.source]
+        splits[node] = PartSplit(name, first[name] + split.record, split.candidate.missing_left)
     return PartTree(splits, tree.weights, tree.covers, num_roots)
 
 
@@ -146,11 +206,11 @@ def trim_part(name: str, *, num_trees: int, folder: str, model_dir: str, run: st
     Raises
     ------
     SiteFault
-        ``"bad-request"`` unless they are 1 or more and fewer.
+        ``"bad-request"`` unless they are fewer, and some of this training.
     """
     for path in _paths(name, folder=folder, model_dir=model_dir, run=run):
         part = ModelPart.load(path)
-        if not 0 < num_trees < len(part.trees):
+        if not part.origin.trees_before < num_trees < len(part.trees):
             raise SiteFault("bad-request", f"{num_trees} trees to keep of {len(part.trees)}")
         part.first(num_trees).save(path)
 

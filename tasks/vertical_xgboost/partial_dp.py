@@ -22,6 +22,7 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.objectives import objective_of
+from tasks.vertical_xgboost.origin import Releases, spent_epsilon
 
 NEIGHBOURS = (
     "one row's label is another one; rows, columns, base score and splits are the same, the exact "
@@ -67,15 +68,12 @@ class LeafNoise:
         if not config.dp_epsilon:
             return None
         as_paper, num_roots = config.sensitivity == "paper", objective_of(config).num_roots
-        shape = {"max_depth": config.max_depth, "num_roots": num_roots}
         return cls(
             epsilon=config.dp_epsilon,
             delta=config.dp_delta,
             clip=config.dp_clip,
             sensitivity=config.dp_clip * (1.0 if as_paper else 2.0),
-            releases=config.num_trees * num_roots
-            if as_paper
-            else most_releases(num_trees=config.num_trees, **shape),
+            releases=config.num_trees * num_roots if as_paper else planned_releases(config),
         )
 
     @property
@@ -94,11 +92,14 @@ class LeafNoise:
         Parameters
         ----------
         num_trees, max_depth, num_roots : int
-            Of the training.
+            Of a training that goes on from no other.
         """
         count = most_releases(num_trees=num_trees, max_depth=max_depth, num_roots=num_roots)
-        ratio = 2.0 * self.clip / self.sigma * float(np.sqrt(count))
-        return gaussian.composed_epsilon(delta=self.delta, ratios=[ratio])
+        return spent_epsilon([self.spent(count)], delta=self.delta)
+
+    def spent(self, count: int) -> Releases:
+        """What so many weights tell that one row's label may move, whatever was calibrated for."""
+        return Releases(2.0 * self.clip / self.sigma, count)
 
     def release(
         self, weights: Sequence[float], *, generator: np.random.Generator | None = None
@@ -115,7 +116,7 @@ class LeafNoise:
         return gaussian.add_noise(clipped, self.sigma, generator=generator)
 
 
-def most_releases(*, num_trees: int, max_depth: int, num_roots: int) -> int:
+def most_releases(*, num_trees: int, max_depth: int, num_roots: int, goes_on: bool = False) -> int:
     """Weights sent to one source that one row's label may move, at most.
 
     With one margin a row: in the first tree one leaf, that of the row. In later trees every leaf,
@@ -136,13 +137,43 @@ def most_releases(*, num_trees: int, max_depth: int, num_roots: int) -> int:
     max_depth : int
     num_roots : int
         Trees a round.
+    goes_on : bool
+        Trees of an earlier model come first: its rows may have been the same, and no tree is first.
 
     Returns
     -------
     int
-        min(k, 2) + (rounds - 1) k 2^depth.
+        min(k, 2) + (rounds - 1) k 2^depth; where it goes on rounds k 2^depth.
     """
+    if goes_on:
+        return num_trees * num_roots * (1 << max_depth)
     return min(num_roots, 2) + (num_trees - 1) * num_roots * (1 << max_depth)
+
+
+def planned_releases(config: VerticalXGBoostConfig) -> int:
+    """`most_releases` of a training."""
+    return most_releases(
+        num_trees=config.num_trees,
+        max_depth=config.max_depth,
+        num_roots=objective_of(config).num_roots,
+        goes_on=bool(config.warm_start),
+    )
+
+
+def spent_releases(
+    config: VerticalXGBoostConfig, earlier: Sequence[Releases] = ()
+) -> tuple[Releases, ...]:
+    """Noisy weights that a source has received at the end of a training, of earlier ones too.
+
+    Parameters
+    ----------
+    config : VerticalXGBoostConfig
+    earlier : sequence of Releases
+        Of the trainings that it goes on from.
+    """
+    noise = LeafNoise.of(config)
+    own = () if noise is None else (noise.spent(planned_releases(config)),)
+    return (*earlier, *own)
 
 
 class NoisyWeights:
@@ -191,6 +222,7 @@ def noisy_weights(
         Of a simulation's noise, which differs between levels and sources, and is the same whoever
         decrypts; None: the operating system's generator.
     tree, level, source : int
+        The tree's number counts on from those of an earlier model.
     num_nodes : int
 
     Returns

@@ -135,7 +135,9 @@ def weights_from_arrays(arrays: Arrays) -> FloatArray | None:
 def sampling_to_arrays(sampling: Sampling) -> dict[str, NDArray[np.generic]]:
     """What draws of rows and columns depend on."""
     return {
-        "sampling": np.array([sampling.seed, sampling.num_rows], dtype=np.int64),
+        "sampling": np.array(
+            [sampling.seed, sampling.num_rows, sampling.trees_before], dtype=np.int64
+        ),
         "training-places": sampling.places,
         "num-ranks": np.array([len(each) for each in sampling.ranks], dtype=np.int32),
         "ranks": np.concatenate([*sampling.ranks, np.empty(0, dtype=np.int32)]),
@@ -144,10 +146,11 @@ def sampling_to_arrays(sampling: Sampling) -> dict[str, NDArray[np.generic]]:
 
 def sampling_from_arrays(arrays: Arrays) -> Sampling:
     """The reverse of `sampling_to_arrays`."""
-    seed, num_rows = map(int, arrays["sampling"].tolist())
+    seed, num_rows, before = map(int, arrays["sampling"].tolist())
     ends = np.cumsum(arrays["num-ranks"].astype(np.intp))
     ranks = np.split(arrays["ranks"].astype(np.int32), ends)[: len(ends)]
-    return Sampling(seed, num_rows, arrays["training-places"].astype(np.int32), tuple(ranks))
+    places = arrays["training-places"].astype(np.int32)
+    return Sampling(seed, num_rows, places, tuple(ranks), before)
 
 
 def trees_to_arrays(trees: Sequence[KnownTree]) -> dict[str, NDArray[np.generic]]:

@@ -64,6 +64,10 @@ class PartyFacts:
         Power of two that bounds its row weights; None where rows have none.
     id_type : str
         Of `tasks.vertical_xgboost.alignment.ID_TYPES`; ``""`` where rows are not aligned.
+    model : bytes
+        Digest of the shape of the model that the training goes on from; empty without one.
+    trees : int
+        Finished trees of the training that is resumed, which the party has kept; else 0.
     """
 
     num_rows: int
@@ -73,6 +77,8 @@ class PartyFacts:
     paillier: bytes
     weight_exponent: int | None = None
     id_type: str = ""
+    model: bytes = b""
+    trees: int = 0
 
     reveals: ClassVar[str] = (
         "public keys, number of rows and of those that evaluate, digest of all ids, power of two "
@@ -95,6 +101,8 @@ class PartyFacts:
             "paillier": self.paillier,
             **({} if self.weight_exponent is None else {"weight-exponent": self.weight_exponent}),
             **({"id-type": self.id_type} if self.id_type else {}),
+            **({"model": self.model} if self.model else {}),
+            **({"trees": self.trees} if self.trees else {}),
         }
 
     @classmethod
@@ -112,6 +120,9 @@ class PartyFacts:
             raise MalformedReply(f"digest: must be {DIGEST_BYTES} bytes, none with an id-type")
         if not isinstance(paillier, bytes):
             raise MalformedReply("paillier: must be bytes")
+        model = facts.get("model", b"")
+        if not isinstance(model, bytes) or len(model) not in (0, DIGEST_BYTES):
+            raise MalformedReply(f"model: must be {DIGEST_BYTES} bytes, where there is one")
         return cls(
             num_rows=_count(facts, "num-rows"),
             num_evaluation=_count(facts, "num-evaluation"),
@@ -122,6 +133,8 @@ class PartyFacts:
             if (told := facts.get("weight-exponent")) is None
             else read_exponent(told, "weight-exponent"),
             id_type=kind,
+            model=model,
+            trees=_count(facts, "trees") if "trees" in facts else 0,
         )
 
 

@@ -121,15 +121,19 @@ class Sampling:
         Place of each own row among the training rows of all; -1 for an evaluation row.
     ranks : tuple of (num_features,) int32
         As for `features_of_sources`; empty where columns are not sampled.
+    trees_before : int
+        Trees of the model in front of those that are grown here: numbers count on from them.
     """
 
     seed: int
     num_rows: int
     places: NDArray[np.int32]
     ranks: tuple[NDArray[np.int32], ...] = ()
+    trees_before: int = 0
 
     def rows(self, tree: int, config: VerticalXGBoostConfig) -> BoolArray:
         """Own training rows that a tree is grown on, (n,) bool."""
+        tree += self.trees_before
         taken = drawn("rows", self.num_rows, fraction=config.subsample, seed=self.seed, tree=tree)
         found: BoolArray = np.append(taken, False)[self.places]  # -1 is the place appended
         return found
@@ -141,7 +145,10 @@ class Sampling:
         if not config.samples_columns:
             return tuple(np.arange(layout.num_features, dtype=np.intp) for layout in layouts)
         return features_of_sources(
-            self.ranks, fraction=config.colsample_bytree, seed=self.seed, tree=tree
+            self.ranks,
+            fraction=config.colsample_bytree,
+            seed=self.seed,
+            tree=self.trees_before + tree,
         )
 
 

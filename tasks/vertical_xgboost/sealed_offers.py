@@ -60,7 +60,7 @@ def sealed_offers(
     noisy = noisy_weights(
         party.config,
         seed=site.noise_seed,
-        tree=request.tree,
+        tree=site.trees_before + request.tree,
         level=request.level,
         source=source,
         num_nodes=len(party.level),

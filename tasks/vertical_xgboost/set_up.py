@@ -13,9 +13,10 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, BucketMap, bucket_columns
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.fixed_point import FixedPointScale, IntArray
+from tasks.vertical_xgboost.fixed_point import FixedPointScale, FloatArray, IntArray
 from tasks.vertical_xgboost.labels import check_ownership
 from tasks.vertical_xgboost.leaves import base_layer
+from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.objectives import label_scale, objective_of
 from tasks.vertical_xgboost.party import OwnColumns, Party
 from tasks.vertical_xgboost.party_arrays import (
@@ -23,6 +24,7 @@ from tasks.vertical_xgboost.party_arrays import (
     sampling_from_arrays,
     weights_from_arrays,
 )
+from tasks.vertical_xgboost.routing import num_records, pack, unpack
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.secret_order import secret_permutation
 from tasks.vertical_xgboost.tree import GrowingTree, on_roots
@@ -42,7 +44,7 @@ def label_sums(
     Returns
     -------
     (sums + 2,) or (sums + 4,) int64
-        Sums of its training labels (`Objective.label_sums`; 0 where the base score is given),
+        Sums of its training labels (`Objective.label_sums`; 0 where the base score is known),
         training rows and rows whose labels it owns; where rows have weights, in front of that the
         sums of the weights of training and of evaluation rows.
 
@@ -55,7 +57,7 @@ def label_sums(
     training = own & ~table.is_evaluation
     objective = objective_of(config)
     sums = [0] * objective.num_roots
-    if config.given_base_score is None:
+    if config.sums_labels:
         scale = label_scale([label_exponent], config, weight_exponent=weight_exponent)
         scale.bound_of_sum(len(table.ids))
         own_weights = None if table.weights is None else table.weights[training]
@@ -127,9 +129,18 @@ def renumbered_columns(
     return OwnColumns(tuple(found[at] for at in column), column), bucket_map[column]
 
 
-def map_as_bytes(bucket_map: BucketMap) -> bytes:
-    """A bucket map as it is sealed: never empty, so that padding hides how many rows it has."""
-    return encode(_MAP, bucket_map.tobytes())
+def map_as_bytes(bucket_map: BucketMap, sides: BoolArray) -> bytes:
+    """Buckets and sides of rows as they are sealed.
+
+    Never empty, so that padding hides how many rows there are.
+
+    Parameters
+    ----------
+    bucket_map : (p, n) uint8
+    sides : (records, n) bool
+        At the sender's splits of the earlier model, if there is one.
+    """
+    return encode(_MAP, pack(list(sides)), bucket_map.tobytes())
 
 
 def read_maps(
@@ -138,20 +149,26 @@ def read_maps(
     names: Sequence[str],
     *,
     num_rows: int,
-) -> dict[str, BucketMap]:
-    """Bucket maps of own rows from what sources sealed.
+    earlier: ModelPart | None = None,
+) -> tuple[dict[str, BucketMap], dict[str, BoolArray]]:
+    """Bucket maps of own rows from what sources sealed, and sides at splits of an earlier model.
+
+    Returns
+    -------
+    maps : dict of str to (features, n) uint8
+    sides : dict of str to (records, n) bool
 
     Raises
     ------
     SiteFault
-        ``"bad-request"`` if one does not fit its layout.
+        ``"bad-request"`` if one does not fit its layout or the earlier model.
     """
-    maps = {}
+    maps, sides = {}, {}
     for name, layout in zip(names, layouts, strict=True):
         if name not in opened:
             continue
         try:
-            (data,) = decode(opened[name], _MAP)
+            bits, data = decode(opened[name], _MAP)
         except ValueError:
             raise SiteFault("bad-request", f"{name}: a bucket map of another form") from None
         numbers = np.frombuffer(data, dtype=np.uint8)
@@ -162,7 +179,9 @@ def read_maps(
         if bucket_map.size and (bucket_map.astype(np.int64).max(axis=1) > most).any():
             raise SiteFault("bad-request", f"{name}: a bucket map with unknown buckets")
         maps[name] = bucket_map
-    return maps
+        records = 0 if earlier is None else num_records(earlier, name)
+        sides[name] = unpack(bits, records, num_rows, sender=name)
+    return maps, sides
 
 
 def new_party(
@@ -175,6 +194,7 @@ def new_party(
     gradient_exponent: int,
     weight_exponent: int = 0,
     ranks: Sequence[Sequence[int]] = (),
+    margins: FloatArray | None = None,
 ) -> Party:
     """A party in front of its first tree.
 
@@ -192,6 +212,8 @@ def new_party(
         Of the bounds of all gradients without weights, and of all weights.
     ranks : sequence of sequence of int
         Of all sources' features, where columns are sampled.
+    margins : (roots, n) float64, optional
+        Of own rows under the trees of an earlier model.
     """
     labels = arrays["labels"].astype(np.float64)
     others = [maps[name] for name in sorted(maps)]
@@ -210,7 +232,7 @@ def new_party(
         ),
         row_weights=weights_from_arrays(arrays),
         base_margins=tuple(base_margins.tolist()),
-        margins=base_layer(base_margins, len(labels)),
+        margins=base_layer(base_margins, len(labels)) if margins is None else margins,
         nodes=on_roots(len(base_margins), len(labels)),
         tree=GrowingTree(config.max_depth, len(base_margins)),
         sampling=replace(

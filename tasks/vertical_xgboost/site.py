@@ -12,7 +12,7 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.rows import PartyTable
 
 if TYPE_CHECKING:
-    from tasks.vertical_xgboost.model_part import ModelPart
+    from tasks.vertical_xgboost.model_part import ModelPart, PartTree
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,9 @@ class VerticalSite:
     code : str
         Fingerprint of the code that runs.
     part : ModelPart or None
-        Its part of the model that is used; None in a training.
+        Its part of the model that is used, in a training of the one that it goes on from.
+    resumes : bool
+        Whether the training of `part` is gone on with, instead of a new one that adds to it.
     consents : bool
         Whether the party lets its part be exported.
     """
@@ -49,6 +51,7 @@ class VerticalSite:
     noise_seed: int | None = None
     code: str = ""
     part: ModelPart | None = None
+    resumes: bool = False
     consents: bool = False
 
     @property
@@ -62,3 +65,20 @@ class VerticalSite:
         if self.part is None:
             raise SiteFault("no-model-part", "this party has read no part of a model")
         return self.part
+
+    @property
+    def trees_gone_on_from(self) -> tuple[PartTree, ...]:
+        """Trees of the model that the training goes on from (``warm-start``)."""
+        if self.part is None:
+            return ()
+        return self.part.trees[: self.part.origin.trees_before if self.resumes else None]
+
+    @property
+    def trees_before(self) -> int:
+        """Trees in front of those that this run grows."""
+        return 0 if self.part is None else len(self.part.trees)
+
+    @property
+    def trees_resumed(self) -> int:
+        """Trees of this training in front of those that this run grows."""
+        return self.trees_before - len(self.trees_gone_on_from)

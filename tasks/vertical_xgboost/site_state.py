@@ -7,7 +7,7 @@ forgotten and a mark stays, after which nothing is answered in this run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -44,6 +44,8 @@ _ARRAYS = "vertical-arrays"
 _ORDER = "vertical-order"
 _TOLD = "vertical-told"
 _ENDED = "vertical-stopped"
+_RESUMED = "vertical-resumed"
+_KEEPING = "vertical-keeping"
 _PREFIX = "vertical-"
 
 STOPPED = "this party's part of the run has ended and its keys are forgotten: begin a new run"
@@ -214,6 +216,51 @@ def known_exponents(context: Context) -> tuple[int, int]:
     return cast(int, record["label-exponent"]), cast(int, record["weight-exponent"])
 
 
+def remember_resumed(context: Context, model: str) -> None:
+    """Keep which training is gone on with, from the first introduction.
+
+    Raises
+    ------
+    SiteFault
+        ``"bad-request"`` if the run's configuration resumes none, or another one was told before.
+    """
+    if not context.run_config.get("resume"):
+        raise SiteFault("bad-request", "a training to go on with came, and resume is not set")
+    known = context.state.config_records.get(_RESUMED)
+    if known is not None and known["model"] != model:
+        raise SiteFault("bad-request", "another training to go on with was told before")
+    if known is None:
+        context.state[_RESUMED] = ConfigRecord({"model": model, "trees": 0, "repeated": 0})
+
+
+def known_resumed(context: Context) -> tuple[str, int, int]:
+    """The training that is gone on with, after how many trees (0: not known), repeated weights."""
+    record = context.state.config_records.get(_RESUMED)
+    if record is None:
+        return "", 0, 0
+    numbers = cast(int, record["trees"]), cast(int, record["repeated"])
+    return str(record["model"]), *numbers
+
+
+def store_going_on(context: Context, *, trees: int, repeated: int) -> None:
+    """Keep after how many trees a resumed training goes on."""
+    model, _, _ = known_resumed(context)
+    context.state[_RESUMED] = ConfigRecord({"model": model, "trees": trees, "repeated": repeated})
+
+
+def store_keeping(context: Context, *, folder: str, rows: str) -> None:
+    """Keep where the party writes its part in a simulation, and the digest of its rows."""
+    context.state[_KEEPING] = ConfigRecord({"folder": folder, "rows": rows})
+
+
+def known_keeping(context: Context) -> tuple[str, str]:
+    """What `store_keeping` kept; `SiteFault` ``"lost-state"`` if it is not there."""
+    record = context.state.config_records.get(_KEEPING)
+    if record is None:
+        raise SiteFault("lost-state", LOST)
+    return str(record["folder"]), str(record["rows"])
+
+
 def store_order(context: Context, order: IntpArray) -> None:
     """Keep the order of the party's own candidates for the next level."""
     context.state[_ORDER] = array_record({"order": order.astype(np.int32)})
@@ -260,10 +307,36 @@ def forget(context: Context) -> None:
         del context.state[key]
 
 
-def end(context: Context) -> None:
-    """Let go of keys, rows and trees of the run, and answer nothing more in it."""
+def end(context: Context, *, wrote: Sequence[Path] = (), may_trim: bool = False) -> None:
+    """Let go of keys, rows and trees of the run, and answer nothing more in it.
+
+    Parameters
+    ----------
+    context : Context
+    wrote : sequence of Path
+        Where the party's part of the model is, should the run fail after all.
+    may_trim : bool
+        Whether the party may still be told that fewer trees are the model.
+    """
     forget(context)
-    context.state[_ENDED] = ConfigRecord({"ended": True})
+    paths = [str(path) for path in wrote]
+    context.state[_ENDED] = ConfigRecord({"parts": paths, "may-trim": may_trim})
+
+
+def written(context: Context) -> list[Path]:
+    """Where the party's part of the model is, if its part of the run has ended with one."""
+    record = context.state.config_records.get(_ENDED, ConfigRecord())
+    return [Path(each) for each in cast(list[str], record.get("parts", []))]
+
+
+def expect_trim(context: Context) -> list[Path]:
+    """Refuse ``trim`` unless it may come; return where the part of the model is."""
+    record = context.state.config_records.get(_ENDED)
+    if record is None:
+        raise SiteFault("out-of-order", "step trim: must come after finish")
+    if not record.get("may-trim"):
+        _refuse_if_ended(context)
+    return written(context)
 
 
 def _refuse_if_ended(context: Context) -> None:

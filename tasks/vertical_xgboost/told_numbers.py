@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.earlier_trees import Weighted, gradient_exponent
 from tasks.vertical_xgboost.fixed_point import FloatArray, exponent_of
 from tasks.vertical_xgboost.objectives import objective_of
 
@@ -64,6 +65,7 @@ def check_base_margins(
     *,
     label_exponent: int,
     num_training: int,
+    earlier: Sequence[float] | None = None,
 ) -> None:
     """Refuse base margins that belong to no base score of this run.
 
@@ -75,6 +77,8 @@ def check_base_margins(
         That was told and accepted.
     num_training : int
         Training rows of all parties.
+    earlier : sequence of float, optional
+        Base margins of the model that the training goes on from.
 
     Raises
     ------
@@ -83,7 +87,9 @@ def check_base_margins(
     """
     objective, given = objective_of(config), config.given_base_score
     largest = max(map(abs, margins), default=0.0)
-    if given is not None:
+    if earlier is not None:
+        fits = list(margins) == list(earlier)
+    elif given is not None:
         fits = set(margins) == {objective.base_margin(given)}
     elif config.objective in ("binary:logistic", "multi:softprob") and config.weight:
         # Of means by weights that are whole numbers of so many bits.
@@ -106,7 +112,12 @@ def check_base_margins(
 
 
 def check_gradient_exponent(
-    told: int, labels: FloatArray, base_margins: Sequence[float], config: VerticalXGBoostConfig
+    told: int,
+    labels: FloatArray,
+    base_margins: Sequence[float],
+    config: VerticalXGBoostConfig,
+    *,
+    trees: Sequence[Weighted] = (),
 ) -> None:
     """Refuse a bound of all gradients that cannot be one.
 
@@ -117,6 +128,8 @@ def check_gradient_exponent(
         Own labels, evaluation rows included.
     base_margins : sequence of float
     config : VerticalXGBoostConfig
+    trees : sequence of Weighted
+        Of the model that the training goes on from.
 
     Raises
     ------
@@ -124,13 +137,22 @@ def check_gradient_exponent(
         ``"bad-request"``.
     """
     objective = objective_of(config)
-    own = objective.gradient_exponent(
-        labels, base_margins=base_margins, label_bound=config.label_bound
-    )
-    _check_exponent(told, objective.bound_exponent([own]), config, name="gradient-exponent")
+    own = gradient_exponent(labels, config, base_margins=base_margins, trees=trees)
+    # With noise parties have different weights, and may tell different exponents.
+    may_differ = bool(trees) and config.dp_epsilon > 0
+    least = objective.bound_exponent([own])
+    _check_exponent(told, least, config, name="gradient-exponent", may_differ=may_differ)
 
 
-def _check_exponent(told: int, least: int, config: VerticalXGBoostConfig, *, name: str) -> None:
+def _check_exponent(
+    told: int,
+    least: int,
+    config: VerticalXGBoostConfig,
+    *,
+    name: str,
+    may_differ: bool = False,
+) -> None:
     is_known = config.objective != "reg:squarederror" or config.label_bound > 0
+    is_known = is_known and not may_differ
     if told < least or (is_known and told != least):
         raise SiteFault("bad-request", f"{name}: not one that holds for all parties")
