@@ -1,0 +1,87 @@
+"""The benchmarks of load and exchanges measure what they say, tried with tiny settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def _benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+deployed = _benchmark("deployed")
+exchange_cost = _benchmark("exchange_cost")
+load = _benchmark("load")
+
+
+def test_a_run_tells_its_bytes_by_node_and_exchange_and_its_time_by_end() -> None:
+    three, six = (load.run_in_process("roc-glm", nodes=nodes, rows=60) for nodes in (3, 6))
+    assert (three.nodes, three.exchanges) == (3, 2)
+    assert set(three.bytes_by_step) == {"hello", "release"}
+    assert three.site_cpu > 0
+    assert three.server_cpu > 0
+    # Everybody gets everybody's keys: a bundle a site more, for each site.
+    more = load.slopes([three, six])
+    assert 150 < more["bytes-per-node.release"] < 350
+    assert abs(more["bytes-per-node.hello"]) < 5
+    assert "3 nodes x 60 rows; 2 exchanges" in load.report(three)
+
+
+def test_labels_of_vertical_sites_are_each_at_one_party() -> None:
+    frames = load.site_frames("vertical-xgboost", nodes=3, rows=30)
+    owned = sum(frame["label"].notna().to_numpy().astype(int) for frame in frames)
+    assert (owned == 1).all()
+    assert len({name for frame in frames for name in frame.columns}) == 2 + 3 * 5
+
+
+def test_memory_is_that_of_processes_started_here() -> None:
+    code = "import time; block = bytearray(80_000_000); print('there', flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code]
+    with (
+        deployed.PeakMemory(kinds=("block",), pause=0.02) as memory,
+        subprocess.Popen(command, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in deployed.descendants(os.getpid())
+        for _ in range(200):
+            if memory.largest("block"):
+                break
+            memory._stop.wait(0.02)
+        child.kill()
+    assert 80e6 < memory.largest("block") < 400e6
+    assert memory.total >= 80e6
+    assert memory.largest("another") == 0
+
+
+def test_the_bare_app_is_one_that_flower_takes(tmp_path: Path) -> None:
+    folder = deployed.write_bare_app(tmp_path / "bare")
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["components"]["serverapp"] == "bare.server_app:app"
+    for name in ("server_app", "client_app"):
+        compile((folder / "bare" / f"{name}.py").read_text(), name, "exec")
+
+
+def test_ratios_are_of_mean_seconds() -> None:
+    found = exchange_cost.Measured(
+        3, bare=[6.0, 6.0], bare_polled=[5.0], ours=[6.0, 9.0], steps=["hello"], load=(1.0,)
+    )
+    assert found.ratio == pytest.approx(1.25)
+    assert found.polled_ratio == pytest.approx(1.5)
+    assert "ratio 1.25 (at most 1.3)" in exchange_cost.report(found)
