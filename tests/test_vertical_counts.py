@@ -153,6 +153,16 @@ def test_trees_are_those_of_one_party_with_everything(
     assert_same(run(tmp_path, frames, **settings), central_fit(frames, **settings))
 
 
+@pytest.mark.parametrize("alignment", ["same", "hashed"])
+@pytest.mark.parametrize("base", ["mean", "0.01"])
+def test_parties_may_have_counts_of_other_sizes(base: str, alignment: str, tmp_path: Path) -> None:
+    frames = frames_of(rows=60)
+    for frame, largest in zip(frames, (0.0, 3.0, 900.0), strict=True):
+        frame["label"] = frame["label"].where(frame["label"].isna(), frame["id"] % (largest + 1))
+    keys = {**SMALL, "num_trees": 2, "base_score": base, "alignment": alignment}
+    assert_same(run(tmp_path, frames, **keys), central_fit(frames, **keys))
+
+
 def test_encrypted_counts_aligned_by_hashes(tmp_path: Path) -> None:
     frames = frames_of(rows=60)
     keys: dict[str, Any] = {**SMALL, "max_depth": 1, "num_trees": 2, "max_bin": 4}

@@ -73,11 +73,7 @@ def tells_exponents_later(config: VerticalXGBoostConfig) -> bool:
 
     Or their weights.
     """
-    needs_labels = (
-        config.objective in ("reg:squarederror", "count:poisson")
-        and config.sums_labels
-        and not config.label_bound
-    )
+    needs_labels = config.tells_label_sizes and config.sums_labels
     return config.alignment != "same" and (needs_labels or bool(config.weight))
 
 

@@ -290,6 +290,11 @@ class VerticalXGBoostConfig(BaseModel):
         return "sealed" if self.aggregator == "source" else self.sums_protection
 
     @property
+    def tells_label_sizes(self) -> bool:
+        """Whether owners tell how large their labels are, since nothing else bounds them."""
+        return self.objective in ("reg:squarederror", "count:poisson") and not self.label_bound
+
+    @property
     def samples_columns(self) -> bool:
         """Whether a tree has the candidates of some columns only."""
         return self.colsample_bytree < 1.0

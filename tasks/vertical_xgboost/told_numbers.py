@@ -152,7 +152,6 @@ def _check_exponent(
     name: str,
     may_differ: bool = False,
 ) -> None:
-    is_known = config.objective != "reg:squarederror" or config.label_bound > 0
-    is_known = is_known and not may_differ
-    if told < least or (is_known and told != least):
+    may_differ = may_differ or config.tells_label_sizes
+    if told < least or (told != least and not may_differ):
         raise SiteFault("bad-request", f"{name}: not one that holds for all parties")
