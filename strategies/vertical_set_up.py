@@ -250,7 +250,8 @@ def _take_weights(
     """Keep the weights of training and evaluation rows, of which metrics are means."""
     book.training_weight, book.evaluation_weight = map(float, scale.decode(sums).tolist())
     weightless = [
-        f"all {what} rows have weight 0 (vertical-xgboost.weight = '{config.weight}')"
+        f"all {what} rows have weight 0, or one that rounds to 0 beside the largest "
+        f"(vertical-xgboost.weight = '{config.weight}')"
         for what, weight, rows in (
             ("training", book.training_weight, book.num_training),
             ("evaluation", book.evaluation_weight, book.num_evaluation),

@@ -133,6 +133,8 @@ def test_a_category_of_evaluation_rows_alone_is_missing() -> None:
     [
         (TextCodings(), ["a secret", "b"], "1 of 1 features are not numbers (feature 1)"),
         (TextCodings("sorted"), [["a"], "secret"], "1 of 1 features are not numbers"),
+        (TextCodings("sorted"), ["\ud800 secret", "b"], "1 of 1 features are not numbers"),
+        (TextCodings("one-hot"), ["secret", 10**400], "1 of 1 features are not numbers"),
         (TextCodings("sorted"), [f"secret{n}" for n in range(256)], "256 different values"),
         (TextCodings("one-hot"), [f"secret{n}" for n in range(66)], "'one-hot' allows 64"),
         (

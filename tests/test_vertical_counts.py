@@ -78,7 +78,7 @@ def test_metrics_are_likelihood_and_rmse() -> None:
     assert found.quality == pytest.approx(rmse, rel=1e-6)
 
 
-@pytest.mark.parametrize("exponent", [-30, -3, 0, 5, 40, 105])
+@pytest.mark.parametrize("exponent", [-128, -60, -30, -3, 0, 5, 40, 105])
 def test_no_loss_of_bounded_rates_and_labels_exceeds_its_bound(exponent: int) -> None:
     poisson = objective()
     scales = poisson.scales(exponent, bits=32)

@@ -16,6 +16,7 @@ from fedapp import simulation, vertical_party
 from fedapp.cli import main
 from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from tasks.site.reply_fields import MalformedReply
+from tasks.vertical_xgboost.feature_importance import distinct
 from tasks.vertical_xgboost.importance_messages import (
     IMPORTANCE,
     ImportanceRequest,
@@ -207,6 +208,19 @@ def test_sums_of_a_party_are_masked(
 def test_facts_of_another_form_are_refused(facts: dict[str, Any], words: str) -> None:
     with pytest.raises(MalformedReply, match=words):
         SplitColumns.from_facts(facts)
+
+
+def test_long_names_that_are_cut_alike_stay_two() -> None:
+    names = ["x" * 2000, "x" * 2000 + "y", "n\0", "n\1", "n"]
+    read = SplitColumns.from_facts({"split-columns": [0, 1, 2, 3, 4], "column-names": names}).names
+    assert read is not None
+    assert len(set(read)) == 5
+    assert read[4] == "n"
+
+
+def test_distinct_names_avoid_those_that_end_alike() -> None:
+    assert distinct(["a", "b", "c"]) == ["a", "b", "c"]
+    assert distinct(["a#2", "a", "a", "a#2"]) == ["a#2", "a", "a#3", "a#2#3"]
 
 
 def test_a_party_without_splits_tells_an_empty_list() -> None:

@@ -181,7 +181,8 @@ def category_names(column: pd.Series) -> list[str] | None:
     """Category of each cell, "" if it is missing; None if cells are neither text nor numbers.
 
     Text without surrounding white space; of a number its shortest form, so that 1, 1.0 and "1"
-    are one category.
+    are one category. Text that UTF-8 has not, and whole numbers beyond doubles, are none: no file
+    of a model could hold them.
     """
     cells, gaps = column.astype(object).tolist(), column.isna().tolist()
     names = ["" if gap else _category_name(cell) for cell, gap in zip(cells, gaps, strict=True)]
@@ -190,13 +191,25 @@ def category_names(column: pd.Series) -> list[str] | None:
 
 def _category_name(cell: object) -> str | None:
     if isinstance(cell, str):
-        return cell.strip()
+        return cell.strip() if is_encodable(cell) else None
     if isinstance(cell, bool | np.bool_):
         return str(bool(cell)).lower()
     if isinstance(cell, Real):
-        number = float(cell)
+        try:
+            number = float(cell)
+        except OverflowError:
+            return None
         return str(int(number)) if number.is_integer() else repr(number)
     return None
+
+
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 has the text: half of a surrogate pair is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def places_of(names: Sequence[str], known: Sequence[str]) -> CodeArray:

@@ -7,7 +7,7 @@ Hessians over the rows of all label owners, which are added up by feature.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,18 @@ def own_groups(part: ModelPart) -> tuple[tuple[int, ...], tuple[str, ...]]:
         numbers.setdefault(record.column, len(numbers)) for record in part.lookup.records
     )
     return groups, tuple(part.feature_names[column] for column in numbers)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names in their order, of equal ones the later ending in ``#`` and their place from 0."""
+    found: dict[str, None] = {}
+    for at, name in enumerate(names):
+        number, shown = at, name
+        while shown in found:
+            shown = f"{name}#{number}"
+            number += 1
+        found[shown] = None
+    return list(found)
 
 
 def are_groups(groups: Sequence[int]) -> bool:

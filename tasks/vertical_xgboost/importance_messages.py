@@ -13,7 +13,7 @@ from tasks.secure.secure_sums import MaskedVector
 from tasks.site.foreign_text import printable
 from tasks.site.messages import Facts
 from tasks.site.reply_fields import MalformedReply
-from tasks.vertical_xgboost.feature_importance import are_groups
+from tasks.vertical_xgboost.feature_importance import are_groups, distinct
 from tasks.vertical_xgboost.message_parts import (
     Seconds,
     array_record,
@@ -73,7 +73,8 @@ class SplitColumns:
             raise MalformedReply("column-names: must be one a column")
         if len(set(names)) != len(names) or not all(isinstance(each, str) for each in names):
             raise MalformedReply("column-names: must be different texts")
-        return cls(numbers, tuple(printable(str(each)) for each in names))
+        # Names of categories may be long: cut or replaced, two may look alike.
+        return cls(numbers, tuple(distinct(printable(str(each)) for each in names)))
 
 
 @dataclass(frozen=True)

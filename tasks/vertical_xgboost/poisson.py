@@ -63,8 +63,9 @@ class Poisson(Objective):
         if not base_score > 0.0:
             raise SiteFault(
                 "no-events",
-                "training labels are all 0, so their mean has no logarithm; allowed are labels "
-                "above 0 too, or a given base-score",
+                "training labels are all 0, or round to 0 beside the largest one (or label-bound), "
+                "so their mean has no logarithm; allowed are labels above 0 too, or a given "
+                "base-score",
             )
         return math.log(base_score)
 
@@ -93,8 +94,11 @@ class Poisson(Objective):
         )
 
     def loss_scale(self, scales: GradientScales) -> FixedPointScale:
-        """Bound of what labels and rates up to 2^e make: 2^e times 1 - log(1e-16) + 2 |e| log 2."""
-        exponent = scales.row_exponent
+        """Bound of what labels and rates up to 2^e make: 2^e times 1 - log(1e-16) + 2 |e| log 2.
+
+        With e of the least rate at least, which stands for all smaller ones.
+        """
+        exponent = max(scales.row_exponent, math.ceil(math.log2(self._LEAST_RATE)))
         factor = 1.0 - math.log(self._LEAST_RATE) + 2.0 * abs(exponent) * math.log(2.0)
         return scales.of_rows(exponent + math.ceil(math.log2(factor)))
 

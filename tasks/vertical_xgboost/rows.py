@@ -12,7 +12,7 @@ import pandas as pd
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.candidates import IntpArray
-from tasks.vertical_xgboost.categorical import Categories, TextCodings
+from tasks.vertical_xgboost.categorical import Categories, TextCodings, is_encodable
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.feature_columns import FeatureColumns, read_columns
 from tasks.vertical_xgboost.fixed_point import FloatArray
@@ -233,7 +233,7 @@ def _read_ids(column: pd.Series) -> list[str]:
     if wide := np.count_nonzero(np.abs(floats) > _LARGEST_EXACT):
         faults.append(f"{wide} ids are floats above 2^53, of which several are one; give text")
     ids = [_id_text(value) for value in values]
-    if strange := sum(not _is_encodable(text) for text in ids):
+    if strange := sum(not is_encodable(text) for text in ids):
         faults.append(f"{strange} ids are no text of UTF-8")
     missing = sum(text == "" for text in ids)
     repeated = len(ids) - missing - len(set(ids) - {""})
@@ -246,14 +246,6 @@ def _read_ids(column: pd.Series) -> list[str]:
     if faults:
         raise SiteFault("bad-ids", *faults)
     return ids
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _id_text(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.feature_importance import Importance
+from tasks.vertical_xgboost.feature_importance import Importance, distinct
 from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
 from tasks.vertical_xgboost.poisson import Poisson
 from tasks.vertical_xgboost.routing import response
@@ -67,12 +67,11 @@ def feature_names(parts: Mapping[str, ModelPart]) -> list[str]:
     What XGBoost does not allow in names, ``[``, ``]`` and ``<``, is ``_``; where that makes two
     names one, the later one ends in ``#`` and its number among all.
     """
-    found: list[str] = []
-    for name in sorted(parts):
-        for feature in parts[name].feature_names:
-            allowed = f"{name}.{feature}".translate(_FORBIDDEN)
-            found.append(f"{allowed}#{len(found)}" if allowed in found else allowed)
-    return found
+    return distinct(
+        f"{name}.{feature}".translate(_FORBIDDEN)
+        for name in sorted(parts)
+        for feature in parts[name].feature_names
+    )
 
 
 def categories_document(parts: Mapping[str, ModelPart]) -> dict[str, Any]:
