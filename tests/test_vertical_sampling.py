@@ -16,12 +16,14 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost import level_client
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.decide_messages import DECIDE, DecideRequest
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS, StartOfTraining
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.party import OwnColumns
 from tasks.vertical_xgboost.sampling import (
     Sampling,
     candidates_of_features,
+    check_drawn,
     drawn,
     features_of_sources,
     restricted_order,
@@ -107,6 +109,22 @@ def test_shares_out_of_range_are_refused(key: str, value: float) -> None:
         VerticalXGBoostConfig(**{key: value})
 
 
+@pytest.mark.parametrize(("fraction", "rows"), [(1e-9, 1), (0.1, 9)])
+def test_trees_of_few_rows_that_all_know_are_refused(
+    fraction: float, rows: int, tmp_path: Path
+) -> None:
+    """A split client reads the sum of their gradients: of one row it is its label."""
+    words = f"of 96 training rows: {rows} rows a tree"
+    result = run(tmp_path, frames_of(), **{**SMALL, "subsample": fraction})
+    assert result.summary["status"] == "refused"
+    assert words in str(result.summary["reason"])
+    assert result.exchanges <= 3  # with the one that ends it
+    with pytest.raises(SiteFault, match=words):
+        central_fit(frames_of(), **{**SMALL, "subsample": fraction})
+    check_drawn(100, fraction=0.1)
+    check_drawn(3, fraction=1.0)
+
+
 # Runs -----------------------------------------------------------------------------------------
 
 
@@ -119,7 +137,7 @@ def test_shares_out_of_range_are_refused(key: str, value: float) -> None:
         (2, {"objective": "reg:squarederror", "min_instances": 2}),
         (3, {"colsample_bytree": 1.0, "early_stopping_rounds": 1, "eta": 1.0}),
         (3, {"subsample": 1.0, "aggregator": "source"}),
-        (3, {"subsample": 0.01, "colsample_bytree": 0.01, "min_child_weight": 0.0}),
+        (3, {"subsample": 0.11, "colsample_bytree": 0.01, "min_child_weight": 0.0}),
         (3, {"max_depth": 0}),
     ],
     ids=str,
@@ -202,6 +220,25 @@ def test_covers_are_sums_over_the_rows_drawn(tmp_path: Path) -> None:
 
 
 # What is told ---------------------------------------------------------------------------------
+
+
+def test_sums_of_rows_that_all_know_are_equations_of_their_labels(tmp_path: Path) -> None:
+    """What the docs warn of: with a small eta one split client has the labels of all parties."""
+    frames = frames_of(rows=30)
+    keys = {"subsample": 0.5, "eta": 1e-3, "num_trees": 30, "max_depth": 0, "test_fraction": 0.0}
+    made = record(tmp_path, frames, **keys)
+    central = central_fit(frames, **keys)
+    base, labels = central.model.base_scores[0], central.joined.labels
+    drawn_rows, sums = [], []
+    for _, request, _ in made.of_type(DECIDE):
+        asked = DecideRequest.from_record(request.content, protection="clear")
+        taken = drawn("rows", 30, fraction=0.5, seed=0, tree=asked.tree)
+        for total in asked.totals.values():
+            gradient = np.frombuffer(total, dtype="<i8")[0] / 2**32
+            drawn_rows.append(taken.astype(float))
+            sums.append(base * taken.sum() - gradient)
+    solved = np.linalg.lstsq(np.array(drawn_rows), np.array(sums), rcond=None)[0]
+    assert ((solved > 0.5) == (labels > 0.5)).mean() > 0.9
 
 
 def test_ranks_are_told_only_where_columns_are_drawn(tmp_path: Path) -> None:

@@ -41,7 +41,12 @@ from tasks.vertical_xgboost.row_metrics import (
     weight_of,
     weighted,
 )
-from tasks.vertical_xgboost.sampling import Sampling, candidates_of_features, training_places
+from tasks.vertical_xgboost.sampling import (
+    Sampling,
+    candidates_of_features,
+    check_drawn,
+    training_places,
+)
 from tasks.vertical_xgboost.told_numbers import weight_exponent
 from tasks.vertical_xgboost.tree import (
     GrowingTree,
@@ -190,6 +195,7 @@ class _CentralFit:
         self.num_training = int(np.count_nonzero(self.is_training))
         if not self.num_training:
             raise SiteFault("no-training-rows", "no rows are left for training")
+        check_drawn(self.num_training, fraction=config.subsample)
         self.objective: Objective = objective_of(config)
         self.buckets, self.bucket_map = bucket_columns(
             table.features, self.is_training, max_bin=config.max_bin

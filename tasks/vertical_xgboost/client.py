@@ -64,7 +64,7 @@ from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.peers import accept_peers, known_peers, store_peers
 from tasks.vertical_xgboost.private_sets import library
 from tasks.vertical_xgboost.routing import own_sides
-from tasks.vertical_xgboost.sampling import Sampling, training_places
+from tasks.vertical_xgboost.sampling import Sampling, check_drawn, training_places
 from tasks.vertical_xgboost.site import VerticalSite
 from tasks.vertical_xgboost.site_state import Secrets
 from tasks.vertical_xgboost.told_numbers import (
@@ -131,6 +131,7 @@ def labels(message: Message, site: VerticalSite, context: Context) -> Message:
     )
     places = hear_common(request.common, site, secrets, peers, context)
     site = cut_for(heard_site(site, places), request.going_on)
+    check_drawn(site.num_training, fraction=site.config.subsample)
     if site.config.alignment == "same" or site.config.sums_labels:
         own_labels = site.table.labels[site.table.owns]
         check_label_exponent(request.label_exponent, own_labels, site.config)

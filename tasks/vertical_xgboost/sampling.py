@@ -18,9 +18,40 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import CandidateLayout, IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+
+LEAST_DRAWN = 10
+"""Rows of a tree: a split client reads the sum of the gradients of rows that it can name."""
+
+
+def check_drawn(number: int, *, fraction: float) -> None:
+    """Refuse trees of so few rows that sums of gradients tell single labels.
+
+    Everybody knows which rows a tree has, and split clients the sum of their gradients at its
+    root; of one row that is its label.
+
+    Parameters
+    ----------
+    number : int
+        Training rows of all parties.
+    fraction : float
+        ``subsample``.
+
+    Raises
+    ------
+    SiteFault
+        ``"too-few-drawn"``.
+    """
+    taken = int(drawn("rows", number, fraction=fraction, seed=0, tree=0).sum())
+    if fraction < 1.0 and taken < LEAST_DRAWN:
+        raise SiteFault(
+            "too-few-drawn",
+            f"subsample = {fraction:g} of {number} training rows: {taken} rows a tree, whose "
+            f"labels sums would tell; allowed are {LEAST_DRAWN} and more, or subsample = 1",
+        )
 
 
 @lru_cache(maxsize=16)
