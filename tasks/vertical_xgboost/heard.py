@@ -90,12 +90,19 @@ def _metric_sums(party: Party, tree: GrowingTree[KnownSplit], peers: Peers) -> I
     """Metrics of the tree that was just finished; a fault names who sealed absurd weights of it.
 
     A squared error's leaf is a mean of gradients, shrunk, so none exceeds their bound; one of
-    counts has a bound of its own. One that exceeds it is looked for only when losses do, since
-    noise in a weight may take it there.
+    counts has a bound of its own. One that exceeds it is looked for only when losses do. Noise
+    takes an honest weight there too, so with noise nobody is named.
     """
     try:
         return party.metric_sums()
-    except SiteFault:
+    except SiteFault as fault:
+        if party.config.dp_epsilon:
+            words = (
+                f"{'; '.join(fault.reasons)}: noise of dp-epsilon = {party.config.dp_epsilon:g} in "
+                "leaf weights may be too large; a larger dp-epsilon, fewer trees or a smaller "
+                "dp-clip make it smaller"
+            )
+            raise SiteFault("outside-bound", words) from None
         bound = party.rule.max_delta_step or math.ldexp(1.0, party.scales.row_exponent)
         parents = {child: node for node, pair in tree.children.items() for child in pair}
         senders = set()
