@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from gmpy2 import mpz
 
+from fedapp import simulation
+from fedapp.simulation import InProcessGrid
 from tasks.site.faults import SiteFault
 from tasks.site.messages import HELLO, HelloReply, HelloRequest
 from tasks.vertical_xgboost.client import introduction
@@ -24,8 +26,8 @@ from tasks.vertical_xgboost.paillier.packing import SlotLayout
 from tasks.vertical_xgboost.rows import read_table
 from tasks.vertical_xgboost.site import VerticalSite
 from tests.paillier_keys import weak_key
-from tests.vertical_attacks import Attacked, Send, attack, frames_of
-from tests.vertical_runs import MARK_OF_THE_END
+from tests.vertical_attacks import SMALL, Attacked, Send, attack, frames_of
+from tests.vertical_runs import MARK_OF_THE_END, draw_known_keys, run
 
 PLAIN = VerticalXGBoostConfig(encryption="none")
 SQUARED: dict[str, Any] = {"objective": "reg:squarederror"}
@@ -106,6 +108,33 @@ def test_a_bound_of_labels_that_is_none_is_refused_without_a_count(
     assert [reason.partition(":")[0] for reason in told[1:]] == ["stopped", "stopped"]
     assert attacked.summary["status"] == "refused"
     assert ended(attacked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        (HISTOGRAMS, "encryption", "none"),
+        (HISTOGRAMS, "subsample", 1e-9),
+        (DECIDE, "min-instances", 5),
+        (BUCKETS, "max-bin", 255),
+    ],
+)
+def test_another_configuration_in_the_middle_is_refused(
+    kind: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    class SwappingGrid(InProcessGrid):
+        def _handle(self, message: Message) -> Message:
+            if message.metadata.message_type == kind:
+                for context in self.contexts.values():
+                    context.run_config = {**context.run_config, f"vertical-xgboost.{key}": value}
+            return super()._handle(message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "InProcessGrid", SwappingGrid)
+        draw_known_keys(patch)
+        result = run(tmp_path, frames_of(), encryption="paillier", **SMALL)
+    assert result.summary["status"] == "refused"
+    assert "the run configuration is another" in str(result.summary["reason"])
 
 
 @pytest.mark.parametrize("exponent", [0, 4, 1024])

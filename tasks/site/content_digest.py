@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
@@ -19,6 +20,11 @@ def digest_of(content: RecordDict) -> bytes:
             found.update(repr(sorted(record.items())).encode())
         found.update(repr((name, type(record).__name__)).encode())
     return found.digest()
+
+
+def settings_digest(settings: Mapping[str, object]) -> bytes:
+    """SHA-256 of a run's configuration: every key, value, and its type."""
+    return hashlib.sha256(repr(sorted(settings.items())).encode()).digest()
 
 
 def array_digest(record: ArrayRecord) -> bytes:

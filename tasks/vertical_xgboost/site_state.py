@@ -22,6 +22,7 @@ from tasks.secure.sealed_relay import ReplayGuard, open_sealed, seal
 from tasks.secure.secure_sums import MaskedVector, mask
 from tasks.secure.split_reals import word_bound
 from tasks.secure.sum_guard import SumGuard
+from tasks.site.content_digest import settings_digest
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -275,12 +276,12 @@ def known_order(context: Context) -> IntpArray:
 
 
 def expect(context: Context, step: str) -> None:
-    """Refuse a step that is not the next one.
+    """Refuse a step that is not the next one, or is asked for under another configuration.
 
     Raises
     ------
     SiteFault
-        ``"stopped"``, ``"lost-state"``, or ``"out-of-order"``.
+        ``"stopped"``, ``"lost-state"``, ``"out-of-order"`` or ``"bad-request"``.
     """
     _refuse_if_ended(context)
     record = context.state.config_records.get(_NEXT)
@@ -289,11 +290,14 @@ def expect(context: Context, step: str) -> None:
     allowed = cast(list[str], record["steps"])
     if step not in allowed:
         raise SiteFault("out-of-order", f"step {step}: expected {' or '.join(allowed)}")
+    if record["settings"] != settings_digest(context.run_config):
+        raise SiteFault("bad-request", "the run configuration is another than in the step before")
 
 
 def expect_next(context: Context, *steps: str) -> None:
     """Say which steps may come next."""
-    context.state[_NEXT] = ConfigRecord({"steps": list(steps)})
+    settings = settings_digest(context.run_config)
+    context.state[_NEXT] = ConfigRecord({"steps": list(steps), "settings": settings})
 
 
 def has_begun(context: Context) -> bool:
