@@ -419,6 +419,9 @@ class Exchange(Grid):
         if reply.metadata.src_node_id != expected.dst_node_id or not reply.has_content():
             self._fault(request, "misrouted", "the reply is not the addressed node's")
             return False
+        if reply.metadata.run_id != expected.run_id:
+            self._fault(request, "misrouted", "the reply is of another run")
+            return False
         return True
 
     def _fault(self, request: Message, code: str, reason: str) -> None:
