@@ -12,7 +12,8 @@ import platform
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,15 @@ from fedapp.record_shape import (
     status_faults,
 )
 from fedapp.stopping import is_gone
-from fedapp.strict_json import append_lines, decode, encode, plain, replace_bytes, replace_json
+from fedapp.strict_json import (
+    append_lines,
+    decode,
+    encode,
+    plain,
+    replace_bytes,
+    replace_json,
+    replace_or_overwrite_json,
+)
 
 CONFIG = "config.json"
 STATUS = "status.json"
@@ -40,6 +49,8 @@ STATUSES = ("running", "ok", "not-estimable", "refused", "failed")
 _TASK_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VERSIONED = ("flwr", "torch", "numpy")
 _NAME_ATTEMPTS = 100
+_STATUS_BYTES = 4096
+"""Size of ``status.json`` from the beginning: what a file system takes for a small file anyway."""
 
 
 class RunFolderError(Exception):
@@ -117,7 +128,7 @@ class RunFolder:
         Raises
         ------
         RunFolderError
-            The name of the task is malformed, or the folder cannot be made.
+            The name of the task is malformed, or the folder cannot be made or written to.
         """
         if not _TASK_NAME.fullmatch(task):
             raise RunFolderError(
@@ -129,13 +140,16 @@ class RunFolder:
         except (OSError, ValueError, RuntimeError) as error:
             raise RunFolderError(f"{str(base)!r}: no run folder can be there ({error})") from None
         folder = cls(_new_folder(base, started=started, task=task))
-        folder.figures.mkdir()
-        replace_json(folder.path / CONFIG, {"task": task, "versions": _versions()})
-        for name in (METRICS, LEDGER):
-            replace_bytes(folder.path / name, b"")
         # Who runs it: a process that is killed cannot say so, but it can be looked for.
         running = {"process": os.getpid(), "host": socket.gethostname()}
-        folder._write_status("running", reason="", started=_timestamp(started), **running)
+        begun = {"status": "running", "reason": "", "started": _timestamp(started), **running}
+        with _writing(folder.path):
+            folder.figures.mkdir()
+            replace_json(folder.path / CONFIG, {"task": task, "versions": _versions()})
+            for name in (METRICS, LEDGER):
+                replace_bytes(folder.path / name, b"")
+            # With room for its end: that has to be told on a full disk, too.
+            replace_json(folder.path / STATUS, folder._status(begun), least=_STATUS_BYTES)
         return folder
 
     @classmethod
@@ -195,6 +209,11 @@ class RunFolder:
             in them are ignored.
         versions : mapping, optional
             Further versions to record, next to those of Python, fedapp, flwr, torch and numpy.
+
+        Raises
+        ------
+        RunFolderError
+            The folder cannot be written to.
         """
         document = {
             "task": self._read_json(CONFIG).get("task", ""),
@@ -205,7 +224,8 @@ class RunFolder:
             "meanings": {key: value for key, value in (meanings or {}).items() if key in config},
             "versions": {**_versions(), **(versions or {})},
         }
-        replace_json(self.path / CONFIG, document)
+        with _writing(self.path):
+            replace_json(self.path / CONFIG, document)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``; keys whose number does not exist are left out."""
@@ -248,7 +268,8 @@ class RunFolder:
             self.append_metrics({**summary, "summary": True, "status": status})
         started = self._read_json(STATUS).get("started", "")
         finished = _timestamp(datetime.now(UTC))
-        self._write_status(status, reason=reason, started=started, finished=finished)
+        ended = {"status": status, "reason": reason, "started": started, "finished": finished}
+        replace_or_overwrite_json(self.path / STATUS, self._status(ended))
 
     def read(self) -> RunRecord:
         """Read the whole folder.
@@ -280,9 +301,8 @@ class RunFolder:
         """Content of a further JSON file; None if the run did not leave it."""
         return self._read_json(name) if (self.path / name).is_file() else None
 
-    def _write_status(self, status: str, **details: object) -> None:
-        document = {"status": status, **details, "run-folder": str(self.path)}
-        replace_json(self.path / STATUS, document)
+    def _status(self, document: Mapping[str, object]) -> dict[str, object]:
+        return {**document, "run-folder": str(self.path)}
 
     def _read_json(self, name: str) -> dict[str, Any]:
         return _parse(_read_text(self.path / name), where=str(self.path / name))
@@ -334,6 +354,16 @@ def base_fault(base: Path) -> str:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"{nearest} cannot be written to"
     return ""
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say which folder it is that cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunFolderError(f"{path} cannot be written to ({reason})") from None
 
 
 def _new_folder(base: Path, *, started: datetime, task: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,8 @@ def task_module(task: str) -> TaskModule:
 
 IN_PROCESS = "in-process"
 
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 UNPROTECTED = "sums over a single row may leave a site"
 """What a privacy level of 1 means."""
@@ -207,6 +210,8 @@ def _why(error: BaseException, exchange: Exchange) -> tuple[str, str]:
         return "failed" if begun else "refused", str(error)
     if not isinstance(error, Exception):
         return "failed", f"stopped ({type(error).__name__}) after {exchange.count} exchanges"
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:  # a trace would not help
+        return "failed", f"files of the run cannot be written ({error.strerror})"
     log(ERROR, "the run failed", exc_info=error)
     return "failed", f"{type(error).__name__}: {error}"
 

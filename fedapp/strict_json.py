@@ -94,9 +94,44 @@ def decode(text: str) -> dict[str, Any]:
     return document
 
 
-def replace_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write a JSON file in one step; return `path`."""
-    return replace_bytes(path, (encode(document, indent=2) + "\n").encode())
+def replace_json(path: Path, document: Mapping[str, Any], *, least: int = 0) -> Path:
+    """Write a JSON file in one step; return `path`.
+
+    Parameters
+    ----------
+    path : Path
+    document : mapping
+    least : int
+        Bytes that the file has at least, for :func:`replace_or_overwrite_json`: spaces fill it up.
+    """
+    return replace_bytes(path, _json_bytes(document, least=least))
+
+
+def replace_or_overwrite_json(path: Path, document: Mapping[str, Any]) -> Path:
+    """Write a JSON file that is there in one step or, where the disk is full, in its place.
+
+    Its blocks are on the disk already (file systems that copy on write may want new ones). A
+    process that is killed in the middle of that one write could leave a mixture.
+
+    Raises
+    ------
+    OSError
+        If there is no room for another file, and `document` needs more than the old one has.
+    """
+    try:
+        return replace_json(path, document)
+    except OSError:
+        size = path.stat().st_size
+        content = _json_bytes(document, least=size)
+        if len(content) > size:
+            raise
+    with path.open("r+b", buffering=0) as file:
+        file.write(content)
+    return path
+
+
+def _json_bytes(document: Mapping[str, Any], *, least: int = 0) -> bytes:
+    return encode(document, indent=2).encode().ljust(least - 1) + b"\n"
 
 
 def replace_bytes(path: Path, content: bytes) -> Path:

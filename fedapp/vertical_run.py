@@ -166,8 +166,10 @@ def _meet(exchange: Exchange, config: RunConfig, task: Facts) -> dict[str, TaskP
         if exchange.faults:
             raise Refused([*map(str, exchange.faults), "of a joined model no party may be missing"])
         return parties
-    except Refused as refused:
-        AllParties(exchange).tell(StopRequest(str(refused)).to_record(), STOP)
+    except Exception as end:
+        # They have drawn keys. Of an unexpected error (a full disk) only the kind goes round.
+        reason = str(end) if isinstance(end, Refused) else f"{type(end).__name__} at the server"
+        AllParties(exchange).tell(StopRequest(reason).to_record(), STOP)
         raise
 
 
