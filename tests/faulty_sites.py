@@ -39,6 +39,9 @@ class Disturbance:
         The replies arrive only when the next exchange waits for its own.
     run_id : int, optional
         The run of which the replies say that they are.
+    forgetting : bool
+        The site has lost what it remembered of the run when the messages come, as a SuperNode
+        that was started again has.
     disturbed : int
         How many replies there were so far.
     """
@@ -49,6 +52,7 @@ class Disturbance:
     copies: int = 1
     late: bool = False
     run_id: int | None = None
+    forgetting: bool = False
     disturbed: int = 0
     _held: list[Message] = field(default_factory=list)
 
@@ -57,6 +61,13 @@ class Disturbance:
         happens = self
 
         class DisturbedGrid(InProcessGrid):
+            def _handle(self, message: Message) -> Message:
+                kind, node = message.metadata.message_type, message.metadata.dst_node_id
+                own = self.contexts[node].node_config["site-name"] == happens.site
+                if happens.forgetting and own and kind == happens.message_type:
+                    self.contexts[node].state = RecordDict()
+                return super()._handle(message)
+
             def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
                 held, happens._held = happens._held, []
                 arrived = list(super().pull_messages(message_ids))

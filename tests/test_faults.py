@@ -243,3 +243,19 @@ def test_an_answer_after_the_time_limit_is_not_used(runs: Runs, case: str, kind:
         assert {key: ended.model[key] for key in network} == {key: without[key] for key in network}
         return
     check_named_and_not_used(runs, case, kind, ended)
+
+
+@pytest.mark.parametrize(("case", "kind"), STEPS)
+def test_a_site_that_was_started_again_goes_on_or_ends_the_run(
+    runs: Runs, case: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = runs.plain(case)
+    ended = runs.disturbed(case, kind, forgetting=True)
+    assert "Traceback" not in caplog.text
+    if ended.status == "ok" and not ended.result.summary["faults"]:  # it needs nothing of before
+        assert ended.numbers == plain.numbers != {}
+        assert ended.model == plain.model
+        return
+    assert not case.startswith("survival")
+    check_named_and_not_used(runs, case, kind, ended)
+    assert "has lost its state of this run" in ended.words

@@ -1,0 +1,262 @@
+"""SuperNodes and the SuperLink of a real federation, killed, started again and started late.
+
+One federation of three sites serves all tests, and several runs go on in it at once: an exchange
+takes seconds, whatever it carries. All sites have columns for all tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedapp.checkpoint import CHECKPOINT
+from fedapp.deploy.federation_folder import SERVER, SITES, write_federation
+from fedapp.deploy.plan import Plan
+from fedapp.deploy.processes import Service, free_ports, own_environment, service
+from fedapp.deploy.rehearsal import (
+    DATA_FILE,
+    LOGS,
+    RUNS,
+    Federation,
+    is_healthy,
+    online_nodes,
+    running_federation,
+)
+from fedapp.flower_run import FlowerRunError
+from fedapp.run_config import Value
+from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.simulation import simulate
+from fedapp.site_data.dealt_files import write_frame
+
+pytestmark = pytest.mark.slow
+
+NAMES = ("north", "south", "west")
+LATE = 60.0
+"""Seconds after which a reply is late."""
+BUSY = 300.0
+"""Seconds that a busy machine may take for a few exchanges and starts of processes."""
+
+SURVIVAL: dict[str, Value] = {
+    "task": "survival",
+    "survival.features": "a,b",
+    "survival.rounds": 3,
+    "survival.local-steps": 2,
+    "survival.dp-mechanism": "none",
+}
+ROC_GLM: dict[str, Value] = {"task": "roc-glm", "roc-glm.label": "truth", "roc-glm.mode": "fisher"}
+VERTICAL: dict[str, Value] = {
+    "task": "vertical-xgboost",
+    "vertical-xgboost.encryption": "none",
+    "vertical-xgboost.num-trees": 1,
+    "vertical-xgboost.max-depth": 1,
+}
+
+
+def frame_of(site: int) -> pd.DataFrame:
+    """Columns for all tasks: of the same rows, each site has the labels of a third."""
+    rng = np.random.default_rng(site)
+    a, b = rng.normal(size=(2, 60))
+    label = np.where(np.arange(60) % 3 == site, (a > 0).astype(float), np.nan)
+    return pd.DataFrame(
+        {
+            "id": np.arange(60),
+            "label": label,
+            "time": rng.exponential(np.exp(-a)) + 0.01,
+            "event": rng.integers(0, 2, 60),
+            "truth": np.tile([0, 0, 1], 20),
+            "score": rng.uniform(size=60).round(3),
+            "a": a,
+            "b": b,
+        }
+    )
+
+
+FRAMES = [frame_of(site) for site in range(3)]
+
+
+class Processes:
+    """The federation, and what was started again in it."""
+
+    def __init__(self, federation: Federation, stack: ExitStack) -> None:
+        self.federation = federation
+        self.west = federation.nodes["west"]
+        self.link = federation.link
+        self._stack = stack
+
+    def start_west(self) -> None:
+        """Start the SuperNode of west again, by its script."""
+        (port,) = free_ports(1)
+        self.west = self._start(SITES + "/west", "supernode-west", SUPERNODE_PORT=str(port))
+
+    def start_link(self) -> None:
+        """Start the SuperLink again, with its database."""
+        self.link = self._start(SERVER, "superlink", SUPERLINK_LISTEN="127.0.0.1")
+        authority = self.federation.folder / SERVER / "ca.crt"
+        wait_for(lambda: is_healthy(self.federation.plan, authority), "the SuperLink")
+
+    def online(self) -> int:
+        """How many SuperNodes the SuperLink has online."""
+        return online_nodes(self.federation.plan, self.federation.environment)
+
+    def _start(self, folder: str, log: str, **variables: str) -> Service:
+        home = self.federation.folder / folder
+        return self._stack.enter_context(
+            service(
+                log,
+                ["/bin/sh", str(home / "start.sh")],
+                environment=own_environment(home, **variables),
+                cwd=home,
+                log=self.federation.folder / LOGS / f"{log}-again.log",
+            )
+        )
+
+
+class Run:
+    """A run of the federation, in a thread; its folder is there once its ServerApp works."""
+
+    def __init__(self, federation: Federation, values: dict[str, Value]) -> None:
+        self.runs = federation.folder / RUNS / f"{values['task']}-{time.monotonic_ns()}"
+        settings = {"report": False, "run-dir": str(self.runs), "timeout": LATE, **values}
+
+        def run() -> None:
+            with suppress(FlowerRunError):  # where the SuperLink is killed; the folder tells
+                federation.run(settings, limit=2 * BUSY)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, once it is there."""
+        return next((path.parent for path in self.runs.glob("*/status.json")), None)
+
+    def has(self, name: str, text: str = "") -> bool:
+        """Whether a file of the folder is there and has a text in it."""
+        path = self.folder and self.folder / name
+        return bool(path and path.is_file() and text in path.read_bytes().decode(errors="replace"))
+
+    def end(self, what: str) -> RunRecord:
+        """Wait for its end, and read what it left."""
+        wait_for(lambda: self.has("status.json") and not self.has("status.json", "running"), what)
+        self._thread.join(BUSY)
+        assert not self._thread.is_alive(), f"flwr run of {what} goes on"
+        assert self.folder is not None
+        return RunFolder.open(self.folder).read()
+
+
+def wait_for(happened: Callable[[], Any], what: str, *, seconds: float = BUSY) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.1)
+
+
+def kill(process: Service) -> None:
+    """As a machine that loses power: no word, and nothing of the group goes on."""
+    os.killpg(process.process.pid, signal.SIGKILL)
+    process.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    folder = tmp_path_factory.mktemp("killed") / "federation"
+    (port,) = free_ports(1)
+    plan = Plan(sites=NAMES, host="127.0.0.1", port=port, name="rehearsal")
+    write_federation(plan, folder, data_path=DATA_FILE)
+    for name, frame in zip(NAMES, FRAMES, strict=True):
+        write_frame(frame, folder / SITES / name / DATA_FILE)
+    with ExitStack() as stack, running_federation(plan, folder) as federation:
+        yield Processes(federation, stack)
+
+
+def test_a_late_site_is_waited_for_and_a_killed_one_ends_runs_that_need_all(
+    processes: Processes,
+) -> None:
+    processes.west.process.terminate()
+    wait_for(lambda: processes.online() == 2, "the end of west")
+    every: dict[str, Value] = {"min-sites": 3}
+    runs = [Run(processes.federation, {**task, **every}) for task in (ROC_GLM, VERTICAL)]
+    wait_for(lambda: all(run.folder for run in runs), "run folders")
+    time.sleep(2.0)
+    assert not any(run.has("ledger.jsonl", "hello") for run in runs), "nobody is asked before"
+    processes.start_west()
+    wait_for(lambda: all(run.has("ledger.jsonl", "hello") for run in runs), "introductions")
+    kill(processes.west)
+    killed = time.monotonic()
+    roc_glm, vertical = (run.end("a run without west") for run in runs)
+    assert time.monotonic() - killed < 2 * LATE + BUSY  # one exchange, and telling the others
+    assert {roc_glm.status["status"], vertical.status["status"]} == {"failed"}
+    assert "release: no usable answer of west" in roc_glm.status["reason"]
+    assert "labels: no usable answer of west; every party's" in vertical.status["reason"]
+    assert f"west: labels: no reply within {LATE:g} s" in vertical.status["reason"]
+    assert "auc" not in roc_glm.summary
+    told = {row["receiver"] for row in vertical.ledger if row["step"] == "stop"}
+    assert {"north", "south"} <= told
+    processes.start_west()
+    wait_for(lambda: processes.online() == 3, "west again")
+
+
+def test_a_site_killed_and_started_again_misses_a_round_and_takes_part_again(
+    processes: Processes,
+) -> None:
+    run = Run(processes.federation, {**SURVIVAL, "min-sites": 2})
+    wait_for(lambda: run.has("metrics.jsonl", '"round": 0'), "the first round")
+    kill(processes.west)
+    processes.start_west()
+    record = run.end("survival")
+    assert record.status["status"] == "ok", record.status
+    assert [line["round"] for line in record.rounds] == [0, 1, 2, 3]
+    assert all(fault.startswith("west: train: ") for fault in record.summary["faults"])
+    assert len(record.summary["faults"]) <= 1
+    answered = {row["sender"] for row in record.ledger if row["step"] == "evaluate"}
+    assert answered - {"server"} == set(NAMES)
+
+
+def test_runs_end_when_the_superlink_is_killed_and_go_on_when_it_is_back(
+    processes: Processes, tmp_path: Path
+) -> None:
+    survival: dict[str, Value] = {**SURVIVAL, "min-sites": 3}
+    runs = [
+        Run(processes.federation, {**task, "min-sites": 3})
+        for task in (survival, ROC_GLM, VERTICAL)
+    ]
+    wait_for(lambda: runs[0].has(CHECKPOINT), "a checkpoint")
+    wait_for(lambda: all(run.has("ledger.jsonl", "hello") for run in runs), "introductions")
+    assert not any(run.has("status.json", '"ok"') for run in runs)
+    kill(processes.link)
+    killed = time.monotonic()
+    records = [run.end("a run without SuperLink") for run in runs]
+    assert time.monotonic() - killed < LATE + BUSY
+    for record in records:
+        assert record.status["status"] == "failed"
+        assert "stopped from outside after" in record.status["reason"]
+        assert record.ledger
+    processes.start_link()
+    wait_for(lambda: processes.online() == 3, "SuperNodes that are back")
+    assert runs[0].folder is not None
+    resumed = Run(processes.federation, {**survival, "resume": str(runs[0].folder)})
+    record = resumed.end("the resumed run")
+    assert record.status["status"] == "ok", record.status
+    config = {key: value for key, value in survival.items() if key != "task"}
+    config["run-dir"] = str(tmp_path)
+    whole = simulate("survival", sites=FRAMES, site_names=list(NAMES), config=config)
+    assert record.summary["c-index"] == whole.summary["c-index"]
+    assert resumed.folder is not None
+    with (
+        np.load(resumed.folder / "model.npz") as ours,
+        np.load(whole.run_folder / "model.npz") as theirs,
+    ):
+        for name in set(theirs.files) - {"header"}:
+            assert ours[name].tobytes() == theirs[name].tobytes(), name
+    assert json.loads((runs[0].folder / "continued.json").read_text())
