@@ -7,6 +7,7 @@ own ``start`` included, send through it without knowing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore import log
@@ -43,6 +45,13 @@ _LONGEST_POLL = 1.0
 _POLL_PER_MESSAGE = 1e-4
 _POLL_GROWTH = 1.3
 _SIMULATION_PATIENCE = 5.0
+_KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NOTHING_WILL_COME = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+"""What the runtime answers for a node that is gone, which may be before the time limit."""
 _MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(EOFError, StopIteration),  # an array without bytes, a reply without a record
@@ -410,10 +419,7 @@ class Exchange(Grid):
     def _is_usable(self, request: Message, reply: Message) -> bool:
         self._write_down(reply, request, sent=False)  # whatever it is worth, it has been disclosed
         if reply.has_error():
-            reason = reply.error.reason or f"error code {reply.error.code}"
-            code, separator, words = reason.partition(": ")
-            known = bool(separator) and " " not in code
-            self._fault(request, code if known else "error", words if known else reason)
+            self._fault(request, *_code_and_words(reply.error))
             return False
         expected = request.metadata
         if reply.metadata.src_node_id != expected.dst_node_id or not reply.has_content():
@@ -450,6 +456,15 @@ class Exchange(Grid):
 
     def _order(self, node_id: int) -> tuple[str, int]:
         return (self.names.get(node_id, ""), node_id)
+
+
+def _code_and_words(error: Error) -> tuple[str, str]:
+    """Return kind and words of a reply that is an error: of the site, the runtime, a library."""
+    reason = error.reason or f"error code {error.code}"
+    if error.code in _NOTHING_WILL_COME:
+        return "late", reason.removeprefix("Error: ")
+    code, _, words = reason.partition(": ")
+    return (code, words) if words and _KIND.fullmatch(code) else ("error", reason)
 
 
 def duplicates(names: Iterable[str]) -> list[str]:

@@ -52,13 +52,14 @@ class Answer:
 
     `what` is the content or error of its reply, or a function of the message; None: it never
     answers. The reply is there `after` seconds, `copies` times, and says that it comes from
-    node `sender` (None: from the node itself).
+    node `sender` and run `run_id` (None: from the node itself, of the request's run).
     """
 
     what: RecordDict | Error | Callable[[Message], RecordDict | Error] | None
     after: float = 0.0
     copies: int = 1
     sender: int | None = None
+    run_id: int | None = None
 
 
 @dataclass
@@ -155,6 +156,8 @@ class ScriptedGrid(Grid):
         for reply in replies:
             if answer.sender is not None:
                 reply.metadata.__dict__["_src_node_id"] = answer.sender
+            if answer.run_id is not None:
+                reply.metadata.__dict__["_run_id"] = answer.run_id
         self._mail[key] = (self._now() + answer.after, replies)
 
     def _now(self) -> float:

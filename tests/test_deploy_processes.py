@@ -73,6 +73,18 @@ def test_a_service_ends_with_what_it_started_also_after_an_error(tmp_path: Path)
     assert all(map(ended, family))
 
 
+def test_one_that_ended_unseen_leaves_nothing_either(tmp_path: Path) -> None:
+    """Nobody has asked after it before the end; what it started goes on until then."""
+    log = tmp_path / "log"
+    command = python(PARENT.removesuffix("time.sleep(60)\n"))
+    with service("x", command, environment=own_environment(tmp_path), cwd=tmp_path, log=log) as one:
+        wait_until(lambda: log.read_text().endswith("\n"), seconds=20, what="its child")
+        child = int(log.read_text())
+        wait_until(lambda: not is_running(one.process.pid), seconds=20, what="its end")
+        assert one.process.returncode is None
+    assert ended(child)
+
+
 def test_one_that_does_not_listen_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

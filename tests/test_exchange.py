@@ -354,6 +354,7 @@ def test_a_reply_that_missed_its_exchange_is_not_taken_in_the_next(clock: Clock)
         ("a: b\nTraceback: row 123.456", "a", "b"),
         ("\n  first line\nsecond: 123.456", "error", "first line"),
         ("", "error", "error code 200"),
+        ("Error: of a library", "error", "Error: of a library"),
     ],
 )
 def test_an_error_reply_is_a_fault_of_its_site(reason: str, code: str, words: str) -> None:
@@ -361,6 +362,22 @@ def test_an_error_reply_is_a_fault_of_its_site(reason: str, code: str, words: st
     exchange = around(grid, names={11: "a", 12: "b"})
     assert values(exchange.send_and_receive(requests(exchange))) == [1]
     assert exchange.faults == [Fault("a", "sums", code, words)]
+
+
+@pytest.mark.parametrize("code", [3, 4, 5])
+def test_what_the_runtime_says_of_a_node_that_is_gone_counts_as_late(code: int) -> None:
+    """Flower's words: no heartbeat came, or no message is there any more."""
+    grid = ScriptedGrid({11: Error(code, "Error: Node Unavailable, no heartbeat"), 12: told(1)})
+    exchange = around(grid, names={11: "a", 12: "b"})
+    assert values(exchange.send_and_receive(requests(exchange))) == [1]
+    assert exchange.faults == [Fault("a", "sums", "late", "Node Unavailable, no heartbeat")]
+
+
+def test_a_reply_of_another_run_is_not_used() -> None:
+    grid = ScriptedGrid({11: Answer(told(1), run_id=8), 12: told(2)})
+    exchange = around(grid, names={11: "a", 12: "b"})
+    assert values(exchange.send_and_receive(requests(exchange))) == [2]
+    assert exchange.faults == [Fault("a", "sums", "misrouted", "the reply is of another run")]
 
 
 def test_what_an_error_reply_told_is_in_the_ledger() -> None:

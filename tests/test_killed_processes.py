@@ -197,9 +197,9 @@ def test_a_late_site_is_waited_for_and_a_killed_one_ends_runs_that_need_all(
     roc_glm, vertical = (run.end("a run without west") for run in runs)
     assert time.monotonic() - killed < 2 * LATE + BUSY  # one exchange, and telling the others
     assert {roc_glm.status["status"], vertical.status["status"]} == {"failed"}
-    assert "release: no usable answer of west" in roc_glm.status["reason"]
-    assert "labels: no usable answer of west; every party's" in vertical.status["reason"]
-    assert f"west: labels: no reply within {LATE:g} s" in vertical.status["reason"]
+    for record in (roc_glm, vertical):
+        assert "no usable answer of west" in record.status["reason"]
+        assert f"no reply within {LATE:g} s" in record.status["reason"]
     assert "auc" not in roc_glm.summary
     told = {row["receiver"] for row in vertical.ledger if row["step"] == "stop"}
     assert {"north", "south"} <= told

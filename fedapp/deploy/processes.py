@@ -174,7 +174,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process by SIGTERM, and what it leaves of its group by SIGKILL."""
     if process.returncode is not None:
         return  # its id may be another's by now; its children end without their parent
-    process.terminate()
+    # Popen.terminate would take a process that has ended by itself from the system, see below.
+    os.kill(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_SECONDS
     try:
         # Looked at, and not yet taken from the system: so long nobody else gets the group's id.
