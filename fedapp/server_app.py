@@ -27,6 +27,7 @@ from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.stopping import told_when_flower_leaves
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
+from strategies.patience import SilentRuntime
 from tasks.site.faults import SiteFault
 from tasks.site.not_estimable import NotEstimable
 
@@ -208,6 +209,8 @@ def _why(error: BaseException, exchange: Exchange) -> tuple[str, str]:
     if isinstance(error, TooFewSites):
         begun = exchange.count > 1
         return "failed" if begun else "refused", str(error)
+    if isinstance(error, SilentRuntime):
+        return "failed", f"{error}, after {exchange.count} exchanges"
     if not isinstance(error, Exception):
         return "failed", f"stopped ({type(error).__name__}) after {exchange.count} exchanges"
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:  # a trace would not help

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.run import Run
 
 from strategies.ledger import SERVER, Disclosure, Ledger, Row, content_bytes
+from strategies.patience import answered_within
 from tasks.site.foreign_text import LONGEST_WORD, printable
 from tasks.site.name_lists import lines_by_words
 from tasks.site.reply_fields import MalformedReply
@@ -39,12 +41,15 @@ __all__ = [
 ]
 
 Reply = TypeVar("Reply")
+Result = TypeVar("Result")
 
 _FIRST_POLL = 0.01
 _LONGEST_POLL = 1.0
 _POLL_PER_MESSAGE = 1e-4
 _POLL_GROWTH = 1.3
 _SIMULATION_PATIENCE = 5.0
+_LONGEST_CALL = 60.0
+"""Seconds beyond the time limit that a call of the SuperLink may take: large replies travel."""
 _KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NOTHING_WILL_COME = (
     ErrorCode.MESSAGE_UNAVAILABLE,
@@ -231,7 +236,7 @@ class Exchange(Grid):
         """
         began, patience = time.monotonic(), self.timeout or 3600.0
         pause, said = _FIRST_POLL, False
-        while len(nodes := list(self.get_node_ids())) < minimum:
+        while len(nodes := self._runtime(lambda: list(self.get_node_ids()), patience)) < minimum:
             if self.run.primary_task_type == TaskType.SIMULATION:
                 patience = min(patience, _SIMULATION_PATIENCE)
             if time.monotonic() > began + patience:
@@ -268,6 +273,8 @@ class Exchange(Grid):
         ------
         TooFewSites
             If fewer than ``min_sites`` (or than all addressed, where that is less) are usable.
+        strategies.patience.SilentRuntime
+            If the SuperLink does not answer, for a minute longer than the time limit.
         """
         requests = list(messages)
         if not requests:
@@ -362,9 +369,10 @@ class Exchange(Grid):
 
     def _exchange(self, requests: list[Message], timeout: float | None) -> list[Message]:
         before = len(self.faults)
-        waiting = self._push(requests)
         limits = [limit for limit in (timeout, self.timeout) if limit is not None]
-        replies = self._collect(waiting, min(limits, default=None))
+        patience = min(limits, default=None)
+        waiting = self._push(requests, patience)
+        replies = self._collect(waiting, patience)
         for request in waiting.values():
             waited = min(limits, default=0.0)
             self._fault(request, "late", f"no reply within {waited:g} s")
@@ -378,8 +386,14 @@ class Exchange(Grid):
             )
         return sorted(replies, key=lambda reply: self._order(reply.metadata.src_node_id))
 
-    def _push(self, requests: list[Message]) -> dict[str, Message]:
-        ids = list(self.grid.push_messages(requests))
+    def _runtime(self, call: Callable[[], Result], timeout: float | None) -> Result:
+        """Call the runtime; where it is a SuperLink, wait no longer than for a site's reply."""
+        if timeout is None or self.run.primary_task_type != TaskType.SERVER_APP:
+            return call()  # a simulation computes in these calls
+        return answered_within(timeout + _LONGEST_CALL, call)
+
+    def _push(self, requests: list[Message], timeout: float | None) -> dict[str, Message]:
+        ids = self._runtime(lambda: list(self.grid.push_messages(requests)), timeout)
         if len(ids) != len(requests):  # a Grid that drops what it refuses, without its place
             accepted = set(ids)
             ids = [
@@ -401,7 +415,8 @@ class Exchange(Grid):
         usable: list[Message] = []
         pause = _FIRST_POLL
         while waiting:
-            arrived = list(self.grid.pull_messages(list(waiting)))
+            asked = list(waiting)
+            arrived = self._runtime(partial(self._pull, asked), timeout)
             for reply in arrived:
                 request = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if request is not None and self._is_usable(request, reply):
@@ -415,6 +430,9 @@ class Exchange(Grid):
                 pause = min(pause, max(0.0, deadline - time.monotonic()))
             time.sleep(pause)
         return usable
+
+    def _pull(self, message_ids: list[str]) -> list[Message]:
+        return list(self.grid.pull_messages(message_ids))
 
     def _is_usable(self, request: Message, reply: Message) -> bool:
         self._write_down(reply, request, sent=False)  # whatever it is worth, it has been disclosed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from flwr.app import (
@@ -15,6 +18,7 @@ from flwr.app import (
 )
 from flwr.supercore.constant import TaskType
 
+from strategies import exchange as exchange_module
 from strategies.exchange import (
     Disclosure,
     Exchange,
@@ -23,6 +27,7 @@ from strategies.exchange import (
     content_bytes,
     duplicates,
 )
+from strategies.patience import SilentRuntime
 from tasks.site.reply_fields import count
 from tests.fakes import Answer, Clock, ScriptedGrid
 
@@ -371,6 +376,40 @@ def test_what_the_runtime_says_of_a_node_that_is_gone_counts_as_late(code: int) 
     exchange = around(grid, names={11: "a", 12: "b"})
     assert values(exchange.send_and_receive(requests(exchange))) == [1]
     assert exchange.faults == [Fault("a", "sums", "late", "Node Unavailable, no heartbeat")]
+
+
+@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+def test_a_superlink_that_does_not_answer_is_not_waited_for(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "_LONGEST_CALL", 0.1)
+    grid = ScriptedGrid({11: told(1), 12: told(2)})
+    exchange = around(grid, timeout=0.1)
+    messages, released = requests(exchange), threading.Event()
+    monkeypatch.setattr(grid, call, lambda *_: released.wait(30.0))
+
+    def use() -> object:
+        if call == "get_node_ids":
+            return exchange.wait_for_nodes(2)
+        return exchange.send_and_receive(messages)
+
+    began = time.monotonic()
+    with pytest.raises(SilentRuntime, match=r"has not answered for 0\.2 s"):
+        use()
+    assert time.monotonic() - began < 10.0
+    released.set()
+
+
+def test_what_a_call_of_the_runtime_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[str]:
+        raise ConnectionError("refused")
+
+    grid = ScriptedGrid({11: told(1)})
+    exchange = around(grid, names={11: "a"})
+    messages = requests(exchange)
+    monkeypatch.setattr(grid, "push_messages", refuse)
+    with pytest.raises(ConnectionError, match="refused"):
+        exchange.send_and_receive(messages)
 
 
 def test_a_reply_of_another_run_is_not_used() -> None:

@@ -1,0 +1,54 @@
+"""Calls of the runtime that must not wait for ever.
+
+Flower's own client of the SuperLink tries again without end when nobody answers. A ServerApp whose
+SuperLink hangs, or cannot be reached, would wait in such a call, and no time limit would hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class SilentRuntime(RuntimeError):
+    """The runtime has not answered in time."""
+
+
+def answered_within(seconds: float | None, call: Callable[[], Result]) -> Result:
+    """Return what a call returns, or raise what it raises; but do not wait longer than allowed.
+
+    Parameters
+    ----------
+    seconds : float or None
+        Most that is waited; None: however long the call takes, in the caller's thread.
+    call : callable
+        Without arguments. Where it is not over in time it goes on in a thread that nobody waits
+        for, and what comes of it is dropped.
+
+    Raises
+    ------
+    SilentRuntime
+        If it is not over in time.
+    """
+    if seconds is None:
+        return call()
+    ended: SimpleQueue[tuple[bool, Result | BaseException]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put((True, call()))
+        except BaseException as error:  # raised again below, where somebody hears it
+            ended.put((False, error))
+
+    threading.Thread(target=run, name="runtime-call", daemon=True).start()
+    try:
+        returned, what = ended.get(timeout=seconds)
+    except Empty:
+        raise SilentRuntime(f"the SuperLink has not answered for {seconds:g} s") from None
+    if not returned:
+        raise what  # type: ignore[misc]  # an exception, as `run` has put it
+    return what  # type: ignore[return-value]  # the result
