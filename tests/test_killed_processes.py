@@ -105,6 +105,14 @@ class Processes:
         authority = self.federation.folder / SERVER / "ca.crt"
         wait_for(lambda: is_healthy(self.federation.plan, authority), "the SuperLink")
 
+    def complete(self) -> None:
+        """Start again what a test has killed."""
+        if self.link.process.poll() is not None:
+            self.start_link()
+        if self.west.process.poll() is not None:
+            self.start_west()
+        wait_for(lambda: self.online() == len(NAMES), "all SuperNodes")
+
     def online(self) -> int:
         """How many SuperNodes the SuperLink has online."""
         return online_nodes(self.federation.plan, self.federation.environment)
@@ -168,8 +176,14 @@ def kill(process: Service) -> None:
     process.process.wait(timeout=30)
 
 
+@pytest.fixture
+def processes(started: Processes) -> Processes:
+    started.complete()
+    return started
+
+
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     folder = tmp_path_factory.mktemp("killed") / "federation"
     (port,) = free_ports(1)
     plan = Plan(sites=NAMES, host="127.0.0.1", port=port, name="rehearsal")
@@ -198,13 +212,15 @@ def test_a_late_site_is_waited_for_and_a_killed_one_ends_runs_that_need_all(
     assert time.monotonic() - killed < 2 * LATE + BUSY  # one exchange, and telling the others
     assert {roc_glm.status["status"], vertical.status["status"]} == {"failed"}
     for record in (roc_glm, vertical):
-        assert "no usable answer of west" in record.status["reason"]
-        assert f"no reply within {LATE:g} s" in record.status["reason"]
+        assert " west: " in record.status["reason"]
+        gone = (
+            f"no reply within {LATE:g} s",
+            "Node Unavailable",
+        )  # Flower's heartbeat may be first
+        assert any(words in record.status["reason"] for words in gone)
     assert "auc" not in roc_glm.summary
     told = {row["receiver"] for row in vertical.ledger if row["step"] == "stop"}
     assert {"north", "south"} <= told
-    processes.start_west()
-    wait_for(lambda: processes.online() == 3, "west again")
 
 
 def test_a_site_killed_and_started_again_misses_a_round_and_takes_part_again(
