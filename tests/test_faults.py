@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
+from fedapp import simulation
 from fedapp.run_folder import RunFolder
-from fedapp.simulation import SimulationResult
+from fedapp.simulation import InProcessGrid, SimulationResult, simulate
 from tasks.roc_glm.counts_messages import ROC_GLM_FISHER
 from tasks.roc_glm.messages import RELEASE
 from tasks.site.messages import HELLO
@@ -259,3 +261,41 @@ def test_a_site_that_was_started_again_goes_on_or_ends_the_run(
     assert not case.startswith("survival")
     check_named_and_not_used(runs, case, kind, ended)
     assert "has lost its state of this run" in ended.words
+
+
+def test_a_site_whose_node_comes_back_takes_part_again(runs: Runs) -> None:
+    """Killed in round 2, unknown to the runtime in round 3, there again in round 4."""
+    asked = {"site-0": 0, "site-1": 0}
+
+    class LeavingGrid(InProcessGrid):
+        def get_node_ids(self) -> list[int]:
+            away = asked["site-1"] == 2 and asked["site-0"] < 3
+            return [node for node in self.contexts if not (away and node == 2)]
+
+        def _handle(self, message: Message) -> Message:
+            site = f"site-{message.metadata.dst_node_id - 1}"
+            if message.metadata.message_type == TRAIN and site in asked:
+                asked[site] += 1
+                if site == "site-1" and asked[site] == 2:
+                    gone = Error(ErrorCode.NODE_UNAVAILABLE, "Error: Node Unavailable")
+                    return Message(gone, reply_to=message)
+            return super()._handle(message)
+
+    with pytest.MonkeyPatch.context() as patch, time_limit(LIMIT):
+        patch.setattr(simulation, "InProcessGrid", LeavingGrid)
+        case = CASES["survival"]
+        result = simulate(
+            case.task,
+            sites=list(case.frames.values()),
+            config={**case.settings, "run-dir": str(runs.directory), "survival.rounds": 4},
+        )
+    assert result.summary["status"] == "ok"
+    assert result.summary["faults"] == ["site-1: train: Node Unavailable"]
+    told = [row for row in result.ledger if row["sender"] == "server" and row["step"] == "train"]
+    rounds = sorted({row["exchange"] for row in told})
+    assert [
+        any(row["receiver"] == "site-1" for row in told if row["exchange"] == number)
+        for number in rounds
+    ] == [True, True, False, True]
+    answered = {row["sender"] for row in result.ledger if row["step"] == "evaluate"}
+    assert "site-1" in answered
