@@ -244,18 +244,16 @@ def test_a_site_killed_in_mid_run_is_missed_and_can_be_started_again(processes: 
 def test_runs_end_when_the_superlink_is_killed_and_go_on_when_it_is_back(
     processes: Processes, tmp_path: Path
 ) -> None:
-    survival: dict[str, Value] = {**SURVIVAL, "min-sites": 3}
-    runs = [
-        Run(processes.federation, {**task, "min-sites": 3})
-        for task in (survival, ROC_GLM, VERTICAL)
-    ]
+    every: dict[str, Value] = {"min-sites": 3, "timeout": BUSY}
+    survival: dict[str, Value] = {**SURVIVAL, **every, "survival.rounds": 1}
+    runs = [Run(processes.federation, task) for task in (survival, {**VERTICAL, **every})]
     wait_for(lambda: runs[0].has(CHECKPOINT), "a checkpoint")
     wait_for(lambda: all(run.has("ledger.jsonl", "hello") for run in runs), "introductions")
     assert not any(run.has("status.json", '"ok"') for run in runs)
     kill(processes.link)
     killed = time.monotonic()
     records = [run.end("a run without SuperLink") for run in runs]
-    assert time.monotonic() - killed < LATE + BUSY
+    assert time.monotonic() - killed < BUSY / 2  # not the time limit of replies
     for record in records:
         assert record.status["status"] == "failed"
         assert "stopped from outside after" in record.status["reason"]
