@@ -13,7 +13,8 @@ from tasks.roc_glm.deconvolution import NoiseBlur
 from tasks.roc_glm.estimates import delong_variance
 from tasks.roc_glm.moments import Moments
 from tasks.roc_glm.probit import fit_roc_glm_batch
-from tasks.roc_glm.releases import Mechanism, Release, noise_scale, release_sensitivity
+from tasks.roc_glm.release_names import Mechanism, Release
+from tasks.roc_glm.releases import noise_scale, release_sensitivity
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import LinearSurvivor, ScoreSurvivor, threshold_counts
 

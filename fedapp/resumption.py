@@ -27,7 +27,7 @@ from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
 from strategies.ledger import SERVER
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 
 OWN_FRAMES = "(frames given to simulate)"
 """What the configuration of a run says of its data if they are the caller's frames."""

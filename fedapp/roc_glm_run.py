@@ -24,7 +24,7 @@ from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.roc_glm import RocGlm
 from strategies.roc_glm_result import RocGlmResult, roc_glm_disclosures
 from tasks.roc_glm.messages import SiteFacts
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.secure import split_reals
 from tasks.site.faults import SMALL_SITE, SiteFault

@@ -28,7 +28,7 @@ from tasks.roc_glm.counts import require_both_classes
 from tasks.roc_glm.counts_messages import COUNTS, CountsReply, CountsRequest
 from tasks.roc_glm.noisy_scores import validate_noisy_scores
 from tasks.roc_glm.probit import require_existence
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.validation import Validation, validate_counts, validate_noisy_cells
 from tasks.site.messages import TaskPart

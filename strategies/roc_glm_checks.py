@@ -18,7 +18,7 @@ from tasks.roc_glm.counts_messages import CountsReply
 from tasks.roc_glm.messages import MOST_ROWS, ReleaseReply, SiteFacts
 from tasks.roc_glm.noise_plan import NoisePlan
 from tasks.roc_glm.probit import probit_design
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 from tasks.roc_glm.rows import declared_coding
 from tasks.roc_glm.site_statistics import SiteStatistics
 from tasks.roc_glm.survivor import FloatArray

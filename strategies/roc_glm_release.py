@@ -28,7 +28,8 @@ from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
 from tasks.roc_glm.noisy_scores import Deconvolved
 from tasks.roc_glm.noisy_statistics import calibration_of, confusion_of
 from tasks.roc_glm.placement import Survivor
-from tasks.roc_glm.releases import NOISY_RELEASES, NoisyCounts, NoisyScores
+from tasks.roc_glm.release_names import NOISY_RELEASES
+from tasks.roc_glm.releases import NoisyCounts, NoisyScores
 from tasks.roc_glm.rows import coding_faults
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.sensitivity import pool_sensitivity

@@ -73,7 +73,7 @@ from fedapp.report.roc_glm_words import (
 )
 from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 
 TITLE = "Federated validation of a classifier"
 CURVES = "roc.json"

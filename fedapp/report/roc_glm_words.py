@@ -8,7 +8,7 @@ from typing import Any
 from fedapp.report.roc_glm_tables import number
 from fedapp.roc_glm_cautions import cautions
 from fedapp.run_folder import RunRecord
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 
 
 def level(run: RunRecord) -> float:

@@ -26,7 +26,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 Float64Array = NDArray[np.float64]
 Size = int | tuple[int, ...]
@@ -65,6 +64,8 @@ class SecureNoise:
 
     def normal(self, scale: float, size: Size) -> Float64Array:
         """Draw from the normal distribution; see :class:`NoiseSource`."""
+        from scipy.special import ndtri  # slow to load, and every message starts a process
+
         signs, exceedance = _signs_and_exceedance(size)
         magnitudes: Float64Array = -ndtri(exceedance / 2)
         return signs * magnitudes * scale

@@ -41,12 +41,8 @@ from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
 from tasks.roc_glm.noisy_statistics import release_statistics
 from tasks.roc_glm.placement import placement_moments, site_threshold_counts
 from tasks.roc_glm.probit import probit_sums
-from tasks.roc_glm.releases import (
-    NOISY_RELEASES,
-    release_cumulative_counts,
-    release_histogram,
-    release_scores,
-)
+from tasks.roc_glm.release_names import NOISY_RELEASES
+from tasks.roc_glm.releases import release_cumulative_counts, release_histogram, release_scores
 from tasks.roc_glm.request_checks import (
     accepted_sensitivity,
     not_asked,

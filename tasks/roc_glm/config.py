@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 
 _DEFAULT_CELLS = {"secure-counts": 50, "binned": 50, "noisy-counts": 20, "noisy-histogram": 10}
 

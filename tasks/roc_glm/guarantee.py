@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tasks.privacy import gaussian
-from tasks.roc_glm.releases import Mechanism, Release
+from tasks.roc_glm.release_names import Mechanism, Release
 
 _SCORE_MOVES = (
     "two data sets in which one score differs by at most sensitivity = {sensitivity}, labels and "

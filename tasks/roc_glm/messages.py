@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.roc_glm.config import RocGlmConfig
-from tasks.roc_glm.releases import Release
+from tasks.roc_glm.release_names import Release
 from tasks.roc_glm.rows import LabelCoding
 from tasks.roc_glm.sensitivity import SensitivityEstimate
 from tasks.roc_glm.survivor import FloatArray, IntArray

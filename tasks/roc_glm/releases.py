@@ -9,20 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
 from tasks.privacy import gaussian
 from tasks.roc_glm.counts import ClassCounts
+from tasks.roc_glm.release_names import Mechanism, Release
 from tasks.roc_glm.rows import RocRows
 from tasks.roc_glm.survivor import FloatArray
-
-Release = Literal[
-    "secure-counts", "binned", "exact", "noisy-scores", "noisy-counts", "noisy-histogram"
-]
-Mechanism = Literal["analytic", "classic"]
-NOISY_RELEASES: tuple[Release, ...] = ("noisy-scores", "noisy-counts", "noisy-histogram")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tasks.privacy import gaussian
 from tasks.privacy.site_budget import Cost
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.noise_plan import NoisePlan, noise_plan
-from tasks.roc_glm.releases import NOISY_RELEASES
+from tasks.roc_glm.release_names import NOISY_RELEASES
 from tasks.roc_glm.survivor import FloatArray
 
 EXACT_SUMS = (

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from tasks.survival.differential_privacy import DifferentialPrivacy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.survival.differential_privacy import DifferentialPrivacy
 
 __all__ = ["DifferentialPrivacy"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for only then: every message of a deployed run starts a process."""
+    if name == "DifferentialPrivacy":
+        from tasks.survival.differential_privacy import DifferentialPrivacy
+
+        return DifferentialPrivacy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
