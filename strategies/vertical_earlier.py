@@ -94,6 +94,7 @@ def model_document(model: EarlierModel) -> dict[str, Any]:
         "base-score": one_or_all(model.base_scores),
         "base-margin": one_or_all(model.base_margins),
         "eta": model.eta,
+        "roots": len(model.base_margins),
         "releases": [{"ratio": each.ratio, "count": each.count} for each in model.releases],
         "trees": [_tree_document(each) for each in model.trees],
     }

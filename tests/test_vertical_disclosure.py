@@ -71,7 +71,7 @@ TO_PARTIES: dict[str, dict[str, set[str]]] = {
     LABELS: {
         "labels": {"roster", "paillier", "split-clients", "label-exponent", "weight-exponent"}
     },
-    BUCKETS: {"buckets": {"base-margins"}, "sealed": NAMES},
+    BUCKETS: {"buckets": {"base-margins", "folder"}, "sealed": NAMES},
     HISTOGRAMS: {
         "histograms": {"tree", "level", "nodes"},
         "decisions": {"decisions"},
