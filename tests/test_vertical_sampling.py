@@ -225,7 +225,8 @@ def test_covers_are_sums_over_the_rows_drawn(tmp_path: Path) -> None:
 def test_sums_of_rows_that_all_know_are_equations_of_their_labels(tmp_path: Path) -> None:
     """What the docs warn of: with a small eta one split client has the labels of all parties."""
     frames = frames_of(rows=30)
-    keys = {"subsample": 0.5, "eta": 1e-3, "num_trees": 30, "max_depth": 0, "test_fraction": 0.0}
+    keys: dict[str, Any] = {"subsample": 0.5, "eta": 1e-3, "num_trees": 30}
+    keys |= {"max_depth": 0, "test_fraction": 0.0}
     made = record(tmp_path, frames, **keys)
     central = central_fit(frames, **keys)
     base, labels = central.model.base_scores[0], central.joined.labels
