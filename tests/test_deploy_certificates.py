@@ -93,6 +93,11 @@ def test_a_host_that_is_none_is_named(host: str) -> None:
         make_server_certificate(AUTHORITY, [host])
 
 
+@pytest.mark.parametrize("host", ["fe80::1%eth0", "fe80::1%$(id)", "::", "0.0.0.0", "224.0.0.1"])
+def test_an_address_that_is_not_of_one_machine_everywhere_is_named(host: str) -> None:
+    assert "must be" in host_fault(host)
+
+
 def test_an_authority_with_another_s_key_signs_nothing() -> None:
     with pytest.raises(ValueError, match="not that of its certificate"):
         make_server_certificate(Issued(STRANGER.key, AUTHORITY.certificate), ["a.org"])

@@ -125,6 +125,22 @@ def test_the_server_takes_registered_supernodes_over_tls_only(folder: Path) -> N
         assert "--insecure" not in (folder / "sites" / site / "start.sh").read_text()
 
 
+@pytest.mark.parametrize(("host", "listen"), [("::1", "::"), ("10.0.0.1", "0.0.0.0")])
+def test_the_server_listens_where_the_sites_call_it(host: str, listen: str, tmp_path: Path) -> None:
+    write_federation(Plan(sites=("a", "b"), host=host), tmp_path / "made")
+    fake = tmp_path / "flower-superlink"
+    fake.write_text('#!/bin/sh\necho "$*"\n')
+    fake.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", str(tmp_path / "made" / "server" / "start.sh")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"--host {listen} --port 8000" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("said", "code", "words"),
     [
@@ -233,6 +249,36 @@ def test_public_keys_that_are_not_the_sites_are_refused(
     assert "b.public.json: fingerprint" in refused("a,b")
     (sent / "b.public.json").write_text("{")
     assert "b.public.json: not JSON" in refused("a,b")
+
+
+def test_only_the_key_of_what_a_site_sent_is_handed_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    for site in ("a", "b"):
+        main(["deploy", "site-keys", site, "--out", str(tmp_path / site)])
+        (tmp_path / site / f"{site}.public.json").rename(sent / f"{site}.public.json")
+    document = json.loads((sent / "a.public.json").read_text())
+    key = document["supernode"]
+    words = ["deploy", "init", "--host", "hub", "--sites", "a,b", "--public-keys", str(sent)]
+    for stray in (f"{key}\n{key}", f"{key}\tx", f"{key}\nregister x y"):
+        (sent / "a.public.json").write_text(json.dumps({**document, "supernode": stray}))
+        assert main([*words, "--out", str(tmp_path / "refused")]) == 2
+        assert "on one line" in capsys.readouterr().err
+    (sent / "a.public.json").write_text(json.dumps({**document, "supernode": f"{key} $(id) a"}))
+    assert main([*words, "--out", str(tmp_path / "made")]) == 0
+    handed = (tmp_path / "made" / "operator" / "public-keys" / "a.pub").read_text()
+    assert handed == f"{key}\n"
+
+
+def test_a_number_is_no_name_of_a_real_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["deploy", "init", "--sites", "3", "--host", "hub", "--out", str(tmp_path / "made")]
+    assert main(words) == 2
+    assert "--sites 3: must be the names of the sites" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_fault_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

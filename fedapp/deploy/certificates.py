@@ -42,7 +42,13 @@ class Issued:
 
 def host_fault(host: str) -> str:
     """Say what is wrong with a host; ``""`` if it is a name or an IP address without a port."""
-    if _address(host) is not None:
+    address = _address(host)
+    if address is not None:
+        if address.is_unspecified or address.is_multicast:
+            return f"host {host!a} must be the address of one machine"
+        # A zone (fe80::1%eth0) is a name of one machine's own, and may hold any mark.
+        if "%" in host:
+            return f"host {host!a} must be an address without a zone, '%'"
         return ""
     # A name of digits alone is a mistyped address: no top-level domain is a number.
     if _HOST.fullmatch(host) and not host.rsplit(".", 1)[-1].isdigit():

@@ -219,6 +219,10 @@ def _init(options: argparse.Namespace) -> int:
     from fedapp.deploy.federation_folder import read_public_keys, write_federation
     from fedapp.deploy.plan import Plan
 
+    if options.sites.strip().isdecimal():
+        raise ValueError(
+            f"--sites {options.sites}: must be the names of the sites, not their number"
+        )
     plan = Plan(
         sites=tuple(_listed(options.sites)),
         host=options.host,

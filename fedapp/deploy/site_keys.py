@@ -77,7 +77,10 @@ class PublicKeys:
             not isinstance(document.get(field), str) for field in _FIELDS
         ):
             raise ValueError(f"{path}: must hold the texts {', '.join(_FIELDS)}")
-        keys = cls(**{field: document[field].strip() for field in _FIELDS})
+        told = {field: document[field].strip() for field in _FIELDS}
+        # A comment, as `ssh-keygen` writes it, is left out: it can hold anything.
+        told["supernode"] = " ".join(told["supernode"].split(" ")[:2])
+        keys = cls(**told)
         if fault := keys._fault():
             raise ValueError(f"{path}: {fault}")
         return keys
@@ -89,7 +92,7 @@ class PublicKeys:
             key = serialization.load_ssh_public_key(self.supernode.encode())
         except Exception:  # the parser raises several kinds
             key = None
-        if not isinstance(key, ec.EllipticCurvePublicKey):
+        if not isinstance(key, ec.EllipticCurvePublicKey) or self.supernode != _one_line(key):
             return "supernode must be a public ECDSA key in OpenSSH's format, on one line"
         try:
             parse_fingerprint(self.fingerprint)
@@ -124,10 +127,16 @@ def make_site_keys(site: str, folder: Path) -> PublicKeys:
         serialization.PrivateFormat.OpenSSH,
         serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
     write_private(folder / SUPERNODE_KEY, private)
     return PublicKeys(
-        site=site, supernode=public.decode(), fingerprint=create_identity(folder / IDENTITY)
+        site=site,
+        supernode=_one_line(key.public_key()),
+        fingerprint=create_identity(folder / IDENTITY),
     )
+
+
+def _one_line(key: ec.EllipticCurvePublicKey) -> str:
+    """Return a public key in OpenSSH's format, without a comment."""
+    return key.public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    ).decode()

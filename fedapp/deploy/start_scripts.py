@@ -30,6 +30,7 @@ export FLWR_TELEMETRY_ENABLED
 
 def server_script(plan: Plan) -> str:
     """Start the SuperLink, with TLS, for registered SuperNodes only."""
+    listen = "::" if ":" in plan.host else "0.0.0.0"  # of the same kind as the address of it
     return (
         _HEAD.format(what="Start the SuperLink of the federation.", role="server")
         + f"""\
@@ -37,7 +38,7 @@ def server_script(plan: Plan) -> str:
 # to be registered again. The packages of the app are those of this environment: by default Flower
 # would make a new one for every run, for which the server has to reach a package index.
 exec flower-superlink \\
-    --host "${{SUPERLINK_LISTEN:-0.0.0.0}}" --port "${{SUPERLINK_PORT:-{plan.port}}}" \\
+    --host "${{SUPERLINK_LISTEN:-{listen}}}" --port "${{SUPERLINK_PORT:-{plan.port}}}" \\
     --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
     --enable-supernode-auth \\
     --disable-runtime-dependency-installation \\
