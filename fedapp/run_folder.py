@@ -27,7 +27,7 @@ from fedapp.record_shape import (
     metrics_faults,
     status_faults,
 )
-from fedapp.stopping import is_gone
+from fedapp.stopping import is_gone, start_of
 from fedapp.strict_json import (
     append_lines,
     decode,
@@ -96,7 +96,7 @@ class RunRecord:
         process, host = self.status.get("process"), self.status.get("host")
         if self.status.get("status") != "running" or host != socket.gethostname():
             return ""
-        if not is_gone(process):
+        if not is_gone(process, started=self.status.get("process-started")):
             return ""
         return f"stopped from outside: its process, {process} on {host}, has ended without a word"
 
@@ -141,7 +141,9 @@ class RunFolder:
             raise RunFolderError(f"{str(base)!r}: no run folder can be there ({error})") from None
         folder = cls(_new_folder(base, started=started, task=task))
         # Who runs it: a process that is killed cannot say so, but it can be looked for.
-        running = {"process": os.getpid(), "host": socket.gethostname()}
+        running: dict[str, object] = {"process": os.getpid(), "host": socket.gethostname()}
+        if started_at := start_of(os.getpid()):
+            running["process-started"] = started_at
         begun = {"status": "running", "reason": "", "started": _timestamp(started), **running}
         with _writing(folder.path):
             folder.figures.mkdir()

@@ -57,11 +57,32 @@ def told_when_flower_leaves(write: Callable[[], None]) -> Iterator[None]:
         is_over.set()
 
 
-def is_gone(process: object) -> bool:
-    """Return whether no process of this machine has the id; False where that cannot be told.
+def start_of(process: int) -> str:
+    """Return when a process of this machine began, as Linux tells it; ``""`` where none is told.
+
+    Text to compare: the id of the system's own start, and ticks since then. Two processes that
+    had one id after the other differ in it.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {_stat(process)[19].decode('ascii')}"
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def is_gone(process: object, *, started: object = "") -> bool:
+    """Return whether a process of this machine has ended; False where that cannot be told.
 
     One that has ended, and that its parent has not asked for yet (as a SuperLink does of runs that
     were killed), has the id still, and is gone.
+
+    Parameters
+    ----------
+    process : object
+        Its id.
+    started : object
+        What `start_of` said of it, if it did: the id may be another's by now, as after the machine
+        was started again.
     """
     if os.name != "posix" or type(process) is not int or process <= 0:
         return False
@@ -69,15 +90,21 @@ def is_gone(process: object) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):
+    except OverflowError:
         return False
-    return _is_zombie(process)
+    except PermissionError:
+        pass  # another user's
+    return _is_zombie(process) or (bool(started) and start_of(process) not in ("", started))
 
 
 def _is_zombie(process: int) -> bool:
     try:
-        stat = Path(f"/proc/{process}/stat").read_bytes()
+        return _stat(process)[:1] == [b"Z"]
     except OSError:  # no Linux
         return False
+
+
+def _stat(process: int) -> list[bytes]:
+    """Return what Linux says of a process, from its state on."""
     # The name before the state is in parentheses and may hold any character.
-    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+    return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()

@@ -123,6 +123,18 @@ def test_a_run_that_still_goes_on_is_refused(tmp_path: Path) -> None:
     assert resume_faults(chosen(folder)) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process began")
+def test_a_run_whose_process_id_is_another_s_by_now_has_ended(tmp_path: Path) -> None:
+    """After the machine was started again, ids are given anew."""
+    folder = interrupted(tmp_path, status="running")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        set_status(folder, process=child.pid)
+        assert resume_faults(chosen(folder)) == []
+        set_status(folder, process=1)
+        assert resume_faults(chosen(folder)) == []
+        child.communicate(b"\n")
+
+
 def test_a_run_of_another_machine_counts_as_ended_after_a_silence(tmp_path: Path) -> None:
     """A container that is made again has another host name: nobody could look for the process."""
     folder = interrupted(tmp_path, status="running")
