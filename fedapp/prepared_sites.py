@@ -13,7 +13,7 @@ from flwr.app import Context
 
 from fedapp import run_config
 from fedapp.site_limits import site_budget
-from tasks.site.faults import SiteFault
+from tasks.site.faults import SITE_LIMIT, SiteFault
 
 if TYPE_CHECKING:
     from tasks.privacy.site_budget import SiteBudget
@@ -212,6 +212,13 @@ def prepare_roc_glm_site(
     frame = site_data.load_frame(node_config, data=roc_glm.data, seed=config.general.seed)
     bundled = site_data.bundled_set(node_config, data=roc_glm.data)
     classifier = ScoreModel.from_json(model) if model else None
+    if budget is not None and classifier is not None and classifier.kind == "linear":
+        # Asked often enough, with other coefficients, it is the largest value of each column.
+        raise SiteFault(
+            SITE_LIMIT,
+            'roc-glm.model of kind "linear": whether its scores lie in [0, 1] leaves without '
+            'noise and tells of rows; node config "max-epsilon" takes models of probabilities only',
+        )
     quantiles_of = classifier
     if quantiles_of is None and bundled is not None and bundled.classifier is not None:
         quantiles_of = bundled.classifier()

@@ -23,7 +23,7 @@ from fedapp.checkpoint import CheckpointError, checkpointing, read_checkpoint
 from fedapp.fingerprint import code_fingerprint
 from fedapp.record_shape import LedgerRow
 from fedapp.run_config import ConfigError, RunConfig, Value
-from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
+from fedapp.run_folder import RunFolder, RunFolderError, RunRecord, read_ledger_lines
 from strategies.ledger import SERVER
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot
@@ -232,14 +232,15 @@ def read_prior(folder: Path) -> Prior | None:
 
 
 def earlier_ledger(folder: Path) -> list[LedgerRow]:
-    """Return the ledger rows of the runs before a resumed one; none of a run that began anew."""
+    """Return the ledger rows of the runs before a resumed one; none of a run that began anew.
+
+    Raises
+    ------
+    RunFolderError
+        If its file is damaged.
+    """
     path = folder / EARLIER_LEDGER
-    if not path.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error})") from None
+    return read_ledger_lines(path) if path.is_file() else []
 
 
 def totals(folder: Path, *, exchanges: int, bytes_sent: int) -> dict[str, Any]:
@@ -278,6 +279,8 @@ def resume_faults(chosen: Mapping[str, Value]) -> list[str]:
     start = f"resume = {path!r}: "
     try:
         record = open_run(path).read()
+        read_prior(record.path)  # what `begin` will need
+        earlier_ledger(record.path)
     except RunFolderError as error:
         return [f"{start}{error}"]
     faults = []

@@ -281,22 +281,20 @@ class RunFolder:
         RunFolderError
             A file is not what it should be; names the file and the line.
         """
-        lines = self._read_lines(METRICS)
+        lines = _read_lines(self.path / METRICS)
         for number, line in enumerate(lines, start=1):
             _refuse(metrics_faults(line), where=f"{self.path / METRICS}, line {number}")
         config, status = self._read_json(CONFIG), self._read_json(STATUS)
         _refuse(config_faults(config), where=str(self.path / CONFIG))
         _refuse(status_faults(status), where=str(self.path / STATUS))
         summaries = [line for line in lines if line.get("summary") is True]
-        ledger = self._read_lines(LEDGER)
-        _refuse(ledger_faults(ledger), where=str(self.path / LEDGER))
         return RunRecord(
             path=self.path,
             config=config,
             status=status,
             rounds=[line for line in lines if line.get("summary") is not True],
             summary=summaries[-1] if summaries else {},
-            ledger=ledger,  # type: ignore[arg-type]  # checked row by row above
+            ledger=read_ledger_lines(self.path / LEDGER),
         )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -309,14 +307,28 @@ class RunFolder:
     def _read_json(self, name: str) -> dict[str, Any]:
         return _parse(_read_text(self.path / name), where=str(self.path / name))
 
-    def _read_lines(self, name: str) -> list[dict[str, Any]]:
-        # Split at "\n" alone: str.splitlines also splits at U+2028 and others that JSON allows in
-        # strings. The piece after the last "\n" is empty, or an append that was cut short.
-        *complete, _ = _read_text(self.path / name).split("\n")
-        return [
-            _parse(line, where=f"{self.path / name}, line {number}")
-            for number, line in enumerate(complete, start=1)
-        ]
+
+def read_ledger_lines(path: Path) -> list[LedgerRow]:
+    """Read the rows of a ledger.
+
+    Raises
+    ------
+    RunFolderError
+        If a line is no row of a ledger; names the file and the line.
+    """
+    rows = _read_lines(path)
+    _refuse(ledger_faults(rows), where=str(path))
+    return rows  # type: ignore[return-value]  # checked row by row
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    # Split at "\n" alone: str.splitlines also splits at U+2028 and others that JSON allows in
+    # strings. The piece after the last "\n" is empty, or an append that was cut short.
+    *complete, _ = _read_text(path).split("\n")
+    return [
+        _parse(line, where=f"{path}, line {number}")
+        for number, line in enumerate(complete, start=1)
+    ]
 
 
 def _read_text(path: Path) -> str:

@@ -217,6 +217,22 @@ def test_a_damaged_word_of_what_was_before_is_told(tmp_path: Path) -> None:
         (folder.path / "prior.json").write_text(text)
         with pytest.raises(RunFolderError, match=r"prior\.json"):
             read_prior(folder.path)
+        (fault,) = resume_faults(chosen(folder))
+        assert "prior.json" in fault
+
+
+def test_ledgers_of_runs_before_are_read_as_ledgers(tmp_path: Path) -> None:
+    first, second = interrupted(tmp_path), interrupted(tmp_path)
+    row: LedgerRow = {**ROW, "reveals": "a name with a line\u2028of its own\x85"}
+    first.write_ledger([row])
+    resumption = Resumption.of(run_config.read({"resume": str(first.path)}))
+    assert resumption is not None
+    resumption.begin(second)
+    assert earlier_ledger(second.path) == [row]
+    for text in ("[]\n", '{"exchange": 3}\n', "{\n"):
+        (second.path / "earlier-ledger.jsonl").write_text(text)
+        (fault,) = resume_faults(chosen(second))
+        assert "earlier-ledger.jsonl" in fault
 
 
 def test_the_configuration_is_taken_over(tmp_path: Path) -> None:

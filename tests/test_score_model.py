@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,27 @@ def test_predictor_of_any_size_gives_a_probability() -> None:
     frame = pd.DataFrame({"a": [1e308, -1e308], "b": [0.0, 0.0]})
     model = ScoreModel.from_json(json.dumps(linear_document(coefficients=[1e9, 1.0])))
     np.testing.assert_array_equal(model.predict(frame), [1.0, 0.0])
+
+
+@pytest.mark.parametrize("kind", ["linear", "logistic"])
+def test_no_coefficients_leave_a_row_without_a_score(kind: str) -> None:
+    """Which rows have none is counted without noise: a server would choose which."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame(rng.uniform(-100, 100, (200, 3)), columns=list("abc"))
+    frame.iloc[0] = 1e308
+    for coefficients in ([1e307, 0.0, 0.0], [1.7e308, -1.7e308, 1.0], [1e308, 1e308, -1e308]):
+        document = linear_document(
+            kind=kind, features=list("abc"), coefficients=coefficients, intercept=-1.7e308
+        )
+        scores = ScoreModel.from_json(json.dumps(document)).predict(frame)
+        assert np.isfinite(scores).all()
+        exact = [
+            sum((Fraction(c) * Fraction(v) for c, v in zip(coefficients, row, strict=True)), start)
+            for row in frame.to_numpy()
+            if (start := Fraction(-1.7e308))
+        ]
+        sign = np.array([1.0 if value > 0 else -1.0 for value in exact])
+        np.testing.assert_array_equal(np.sign(scores - (0.5 if kind == "logistic" else 0.0)), sign)
 
 
 def test_lists_travel_with_the_model(frame: pd.DataFrame) -> None:
@@ -452,6 +474,11 @@ def test_regression_forest_dart_and_categories_are_refused(frame: pd.DataFrame) 
     assert "the model must name its features" in str(refusal(text_of(nameless)))
 
 
+def huge_leaf(tree: dict[str, Any]) -> None:
+    """Two of them, of which one is negative, would be a row without a score."""
+    tree["split_conditions"][tree["left_children"].index(-1)] = 9e38
+
+
 def tampered(booster: xgboost.Booster, change: Any) -> dict[str, Any]:
     document = copy.deepcopy(json.loads(text_of(booster)))
     learner = document["learner"]
@@ -465,6 +492,7 @@ def tampered(booster: xgboost.Booster, change: Any) -> dict[str, Any]:
     [
         (lambda _, t: t[3]["left_children"].__setitem__(0, 10**6), "tree 3: a child is no node"),
         (lambda _, t: t[3]["left_children"].__setitem__(0, -5), "tree 3: a child is no node"),
+        (lambda _, t: huge_leaf(t[3]), "tree 3: a leaf is beyond 1e\\+30"),
         (lambda _, t: t[3]["left_children"].__setitem__(0, 0), "tree 3: a child is no node"),
         (
             lambda _, t: t[3]["left_children"].__setitem__(0, t[3]["right_children"][0]),

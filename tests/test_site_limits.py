@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 import time
@@ -604,6 +605,32 @@ def test_a_roc_run_beyond_the_maximum_is_refused_at_the_introduction(tmp_path: P
         message = Message(content, dst_node_id=1, message_type="query.roc_glm_release")
         assert answer(message, copy.deepcopy(run.grid.contexts[1]))
     assert read_ledger(tmp_path / "state") == []
+
+
+def test_a_model_of_the_server_s_asks_no_site_about_its_largest_values(tmp_path: Path) -> None:
+    """Whether all scores lie in [0, 1] is told without noise, and a run for each bit is free."""
+    key = register_frame(roc_rows(0).rename(columns={"score": "age"}))
+    node: NodeConfig = {"site-name": "north", "data-path": MEMORY_PREFIX + key}
+
+    def said(kind: str, node: NodeConfig) -> HelloReply:
+        model = {"format": "fedapp-score-model", "kind": kind, "features": ["age"]}
+        text = json.dumps({**model, "coefficients": [1.0], "intercept": 0.0})
+        request = HelloRequest(code_fingerprint(), task={"model": text})
+        ScriptedGrid({})  # lets messages be built
+        message = Message(request.to_record(), dst_node_id=1, message_type=HELLO)
+        reply = client_app.app(message, context_of(node, {**ROC, "roc-glm.model": "m.json"}))
+        return HelloReply.from_record(reply.content)
+
+    try:
+        refused = said("linear", {**node, **limited(tmp_path)})
+        assert refused.fault_code == "site-limit"
+        assert 'node config "max-epsilon"' in refused.fault_reasons[0]
+        assert not refused.task.facts
+        assert not said("logistic", {**node, **limited(tmp_path)}).fault_code
+        assert not said("linear", node).fault_code
+    finally:
+        forget_frame(key)
+        prepared_sites.forget_sites()
 
 
 # With other tasks and runs ------------------------------------------------------------------------

@@ -63,12 +63,29 @@ class LinearRule:
     is_logistic: bool
 
     def scores(self, values: FloatArray) -> FloatArray:
-        """Scores of rows; (n, p) to (n,), NaN where a feature is NaN or infinite."""
+        """Scores of rows; (n, p) to (n,), NaN where a feature is NaN or infinite, and only there.
+
+        A predictor that is beyond the largest double is that one: which rows have no score, and
+        are counted without noise, is not for whoever wrote the coefficients to say.
+        """
         finite: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
+        known = np.where(finite[:, None], values, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):
-            predictor = self.intercept + np.where(finite[:, None], values, 0.0) @ self.coefficients
+            predictor = self.intercept + known @ self.coefficients
+        beyond = ~np.isfinite(predictor)
+        predictor[beyond] = self._large(known[beyond])
         scores = expit(predictor) if self.is_logistic else predictor
         return np.asarray(np.where(finite, scores, np.nan), dtype=np.float64)
+
+    def _large(self, values: FloatArray) -> FloatArray:
+        """Predictors of rows whose terms overflow; finite. Powers of two round nothing."""
+        of_rule = np.frexp(np.abs([*self.coefficients, self.intercept]).max())[1]
+        of_row = np.frexp(np.abs(values).max(axis=1, initial=1.0))[1]
+        small = np.ldexp(values, -of_row[:, None]) @ np.ldexp(self.coefficients, -of_rule)
+        small += np.ldexp(self.intercept, -of_rule - of_row)
+        with np.errstate(over="ignore"):
+            largest = np.finfo(np.float64).max
+            return np.clip(np.ldexp(small, of_rule + of_row), -largest, largest)
 
     def document(self) -> dict[str, Any]:
         """The rule as a JSON object, without its lists of cut points and quantiles."""

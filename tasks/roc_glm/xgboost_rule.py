@@ -19,6 +19,8 @@ from tasks.site.faults import SiteFault
 
 OBJECTIVE = "binary:logistic"
 MOST_NODES = 5_000_000
+LARGEST_LEAF = 1e30
+"""Of a leaf's value; so many nodes of it are finite in float32."""
 
 _INTEGERS = ("left_children", "right_children", "split_indices", "default_left")
 _REALS = ("split_conditions", "base_weights", "loss_changes", "sum_hessian")
@@ -260,6 +262,9 @@ def _shape_fault(tree: Mapping[str, Any], *, size: int, num_features: int) -> st
             return "a node is the child of two others"
         met[node] = True
         if left[node] == -1 and right[node] == -1:
+            # Sums of leaves are float32: two infinite ones would be a row without a score.
+            if abs(tree["split_conditions"][node]) > LARGEST_LEAF:
+                return f"a leaf is beyond {LARGEST_LEAF:g}"
             continue
         if not (0 < left[node] < size and 0 < right[node] < size):
             return "a child is no node of the tree"
