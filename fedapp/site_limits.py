@@ -338,4 +338,11 @@ def _level_faults(least: int, config: run_config.RunConfig) -> list[str]:
     faults = [f"{key} = {level}: {asks}"] if grows and level < least else []
     if task == "roc-glm" and config.roc_glm.release == "exact" and least > 1:
         faults.append(f"roc-glm.release = 'exact': tells every score by itself, and {asks}")
+    by_class = config.roc_glm.privacy_level_of == "class"
+    if task == "roc-glm" and config.roc_glm.release == "binned" and by_class and least > 1:
+        # With many cells, every score once more.
+        faults.append(
+            "roc-glm.privacy-level-of = 'class' with release = 'binned': tells cells of single "
+            f"rows, and {asks}; 'cell' is allowed"
+        )
     return faults

@@ -315,6 +315,22 @@ def test_exact_scores_have_no_privacy_level() -> None:
     assert "roc-glm.release = 'exact': tells every score by itself" in said
 
 
+@pytest.mark.parametrize(("level_of", "refused"), [("class", True), ("cell", False)])
+def test_clear_cells_hold_the_privacy_level_each(level_of: str, refused: bool) -> None:
+    """A hundred thousand cells of single rows are the scores to five digits."""
+    values: dict[str, Value] = {
+        "task": "roc-glm",
+        "roc-glm.release": "binned",
+        "roc-glm.cells": 100_000,
+        "roc-glm.privacy-level": 10,
+        "roc-glm.privacy-level-of": level_of,
+    }
+    for kind in (HELLO, *MESSAGES["roc-glm"]):
+        said = ask(kind, {**NORTH, "min-privacy-level": 10}, values)
+        assert ("roc-glm.privacy-level-of = 'class' with release = 'binned'" in said) == refused
+    assert "privacy-level-of" not in ask(HELLO, NORTH, values)
+
+
 def test_another_configuration_in_the_middle_of_a_run_is_refused(tmp_path: Path) -> None:
     with federation(tmp_path, {"min-privacy-level": 5}, SURVIVAL) as run:
         assert run.status["status"] == "ok"
