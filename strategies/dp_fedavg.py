@@ -26,7 +26,13 @@ from strategies.averaging import (
 from strategies.exchange import Disclosure, Exchange
 from strategies.lateness import Lateness
 from strategies.rounds import Rounds
-from strategies.snapshot import Snapshot, TakeSnapshot, generator_state, restore_generator
+from strategies.snapshot import (
+    Snapshot,
+    TakeSnapshot,
+    generator_state,
+    restore_generator,
+    taken_apart,
+)
 from strategies.update_intake import UpdateIntake, noise_to_signal
 from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
 from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings
@@ -202,15 +208,16 @@ class DPFedAvg(FedAvg):
             raise ValueError(f"num_rounds = {num_rounds!r}: must be a whole number >= 1")
         self._num_rounds, self._timeout = num_rounds, timeout
         self.noise_to_signal, self.shortfalls, self._lateness = {}, {}, Lateness()
-        if resume_from is not None:
-            self.restore(resume_from)
-        rounds = Rounds(
-            self,
-            snapshot=self.snapshot,
-            num_rounds=num_rounds,
-            take=self._on_snapshot,
-            resume_from=resume_from,
-        )
+        with taken_apart():
+            if resume_from is not None:
+                self.restore(resume_from)
+            rounds = Rounds(
+                self,
+                snapshot=self.snapshot,
+                num_rounds=num_rounds,
+                take=self._on_snapshot,
+                resume_from=resume_from,
+            )
         return rounds.run(
             Exchange.around(grid, timeout=timeout, disclosures=self.disclosures),
             initial_arrays,

@@ -23,7 +23,7 @@ from strategies.fisher_resume import (
 )
 from strategies.fisher_settings import initial_coefficients, refuse_settings
 from strategies.membership import Refused
-from strategies.snapshot import Snapshot, TakeSnapshot, UnusableSnapshot
+from strategies.snapshot import Snapshot, TakeSnapshot, UnusableSnapshot, taken_apart
 from strategies.without_rounds import WithoutEvaluation
 from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
 from tasks.glm.messages import (
@@ -212,8 +212,9 @@ class FisherScoring(WithoutEvaluation):
         evaluated: dict[int, MetricRecord] = {}
         server_round = 0
         if resume_from is not None:
-            server_round = self.restore(resume_from)
-            metrics, evaluated = unpack_history(resume_from)[1]
+            with taken_apart():
+                server_round = self.restore(resume_from)
+                metrics, evaluated = unpack_history(resume_from)[1]
         while not self._iteration.finished:
             server_round += 1
             requests = self.configure_train(server_round, arrays, config, exchange)

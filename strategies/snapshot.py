@@ -6,7 +6,8 @@ beginning. Where it is kept in between is not the strategy's matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,25 @@ class Snapshot:
             for name, array in self.arrays.items()
             if name.startswith(start)
         }
+
+
+@contextmanager
+def taken_apart() -> Iterator[None]:
+    """Say that a snapshot is not usable where something is missing in it, or of another kind.
+
+    Raises
+    ------
+    UnusableSnapshot
+        In place of what taking it apart in the block raised.
+    """
+    try:
+        yield
+    except UnusableSnapshot:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableSnapshot(
+            f"it does not hold what one of this strategy does ({type(error).__name__}: {error})"
+        ) from error
 
 
 TakeSnapshot = Callable[[Snapshot], None]

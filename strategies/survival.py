@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from strategies.averaging import IMPLAUSIBLE, MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
-from strategies.snapshot import Snapshot
+from strategies.snapshot import Snapshot, taken_apart
 from strategies.survival_evaluation import (
     NO_EVALUATION_ROWS,
     c_index_entries,
@@ -264,7 +264,8 @@ class SurvivalFedAvg(DPFedAvg):
         UnusableSnapshot
             If the snapshot is of another strategy.
         """
-        set_up = SetUp.from_snapshot(snapshot.of_kind(self.kind_of_snapshot))
+        with taken_apart():
+            set_up = SetUp.from_snapshot(snapshot.of_kind(self.kind_of_snapshot))
         set_up.meet_again(exchange, self.sites)
         request = statistics_request(set_up.facts, self.config)
         set_up.compare(exchange, self._ask(exchange, request))

@@ -161,6 +161,35 @@ def test_a_port_that_is_taken_is_named_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_stopped_while_sites_are_registered_nothing_is_left(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script's own process, too: whoever stopped it may not be a terminal."""
+    child = tmp_path / "child"
+    (tmp_path / "register.sh").write_text(
+        f"sleep 60 & echo $! > '{child}.part'\nmv '{child}.part' '{child}'\nwait\n"
+    )
+
+    def stop(_: float) -> None:
+        if child.exists():
+            raise error
+
+    monkeypatch.setattr(processes.time, "sleep", stop)
+    with pytest.raises(error):
+        rehearsal._register(tmp_path, tmp_path / "log", own_environment(tmp_path), print)
+    monkeypatch.undo()
+    assert ended(int(child.read_text()))
+
+
+def test_what_sites_are_told_is_echoed_and_a_failure_named(tmp_path: Path) -> None:
+    (tmp_path / "register.sh").write_text("echo 'a: registered'; echo 'b: NOT' >&2; exit 1\n")
+    said: list[str] = []
+    with pytest.raises(ProcessFault, match="not every site"):
+        rehearsal._register(tmp_path, tmp_path / "log", own_environment(tmp_path), said.append)
+    assert said == ["a: registered", "b: NOT"]
+
+
 def test_an_environment_without_flower_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

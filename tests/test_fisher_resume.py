@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,15 @@ def test_a_snapshot_of_another_strategy_or_family_is_refused() -> None:
         FisherScoring(family="probit").start(grid, resume_from=taken[0])
     with pytest.raises(UnusableSnapshot, match="'survival', where one of 'fisher-scoring'"):
         FisherScoring().start(grid, resume_from=Snapshot("survival", 1))
+
+
+def test_a_snapshot_that_lacks_something_is_named() -> None:
+    grid = grid_with(thirds(*draw("logit", 2)))
+    _, taken = snapshots_of(grid, **PRECISE)
+    for name in taken[1].facts:
+        snapshot = replace(taken[1], facts={k: v for k, v in taken[1].facts.items() if k != name})
+        with pytest.raises(UnusableSnapshot):
+            FisherScoring(**PRECISE).start(grid, resume_from=snapshot)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

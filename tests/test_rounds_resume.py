@@ -123,3 +123,17 @@ def test_a_snapshot_that_does_not_fit_is_refused() -> None:
         DPFedAvg().start(grid(), record(INITIAL), num_rounds=3, resume_from=taken[4])
     with pytest.raises(UnusableSnapshot, match="'fisher-scoring', where one of 'dp-fedavg'"):
         DPFedAvg().start(grid(), record(INITIAL), resume_from=Snapshot("fisher-scoring", 1))
+
+
+def test_a_snapshot_that_lacks_something_is_named() -> None:
+    _, taken, _ = run(DPFedAvg, grid())
+    needed = [name for name in taken[2].facts if not name.endswith("-metrics")]
+    assert needed
+    for name in needed:
+        less = {key: value for key, value in taken[2].facts.items() if key != name}
+        snapshot = replace(taken[2], facts=less)
+        with pytest.raises(UnusableSnapshot, match=f"does not hold.*{name}"):
+            DPFedAvg().start(grid(), record(INITIAL), num_rounds=5, resume_from=snapshot)
+    snapshot = replace(taken[2], arrays={})
+    with pytest.raises(UnusableSnapshot, match="names, shapes or types"):
+        DPFedAvg().start(grid(), record(INITIAL), num_rounds=5, resume_from=snapshot)

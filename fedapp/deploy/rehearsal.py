@@ -198,7 +198,7 @@ def running_federation(plan: Plan, folder: Path, *, echo: Echo = print) -> Itera
             services=[link],
         )
         echo("SuperLink is up (TLS, registered SuperNodes only)")
-        _register(folder / OPERATOR, operator, echo)
+        _register(folder / OPERATOR, folder / LOGS / "register.log", operator, echo)
         nodes = _start_nodes(stack, plan, folder)
         wait_until(
             lambda: online_nodes(plan, operator) >= len(plan.sites),
@@ -274,23 +274,23 @@ def _start_nodes(stack: ExitStack, plan: Plan, folder: Path) -> dict[str, Servic
     return nodes
 
 
-def _register(folder: Path, environment: Mapping[str, str], echo: Echo) -> None:
-    command = ["/bin/sh", str(folder / "register.sh")]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
+def _register(folder: Path, log: Path, environment: Mapping[str, str], echo: Echo) -> None:
+    # As a service, since the script's own processes are to end with it.
+    with service(
+        "register.sh",
+        ["/bin/sh", str(folder / "register.sh")],
+        environment=environment,
+        cwd=folder,
+        log=log,
+    ) as script:
+        wait_until(
+            lambda: script.process.poll() is not None,
+            seconds=START_SECONDS,
+            what="registering sites",
         )
-    except subprocess.TimeoutExpired:
-        raise ProcessFault(f"registering sites: not within {START_SECONDS:g} seconds") from None
-    for line in done.stdout.splitlines():
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         echo(line)
-    if done.returncode != 0:
+    if script.process.returncode != 0:
         raise ProcessFault("not every site could be registered (see above)")
 
 
