@@ -145,6 +145,10 @@ def each_hosted_site(message: Message, context: Context, call_next: ClientAppCal
         # Each hosted site has a memory of its own: asked as many, a site would answer as many.
         words = f'hosted-sites: a node with node config "{named[0]}" is one site'
         return Message(Error(SITE_FAULT_CODE, words), reply_to=message)
+    if "partition-id" not in context.node_config:
+        # Else any path that the run names would be opened, as in a simulation.
+        words = "hosted-sites: only a simulated node, which has a partition-id, is several sites"
+        return Message(Error(SITE_FAULT_CODE, words), reply_to=message)
     hosted = message.content.config_records[_HOSTED]
     answer = RecordDict()
     for site in cast(list[int], hosted["sites"]):

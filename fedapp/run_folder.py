@@ -165,13 +165,14 @@ class RunFolder:
         """
         try:
             path = path.expanduser().resolve()
-        except (OSError, ValueError, RuntimeError) as error:
+            if not path.is_dir():
+                raise RunFolderError(f"{path}: no such folder")
+            files = (CONFIG, STATUS, METRICS, LEDGER)
+            missing = [name for name in files if not (path / name).is_file()]
+        except OSError as error:  # a folder that may not be entered, a name that is too long
+            raise RunFolderError(f"{str(path)[:200]!r}: {error.strerror or error}") from None
+        except (ValueError, RuntimeError) as error:
             raise RunFolderError(f"{str(path)!r}: {error}") from None
-        if not path.is_dir():
-            raise RunFolderError(f"{path}: no such folder")
-        missing = [
-            name for name in (CONFIG, STATUS, METRICS, LEDGER) if not (path / name).is_file()
-        ]
         if missing:
             raise RunFolderError(f"{path} is not a run folder: it lacks {', '.join(missing)}")
         return cls(path)

@@ -12,7 +12,7 @@ from strategies.exchange import Exchange
 from strategies.fisher_result import Iteration
 from strategies.membership import Refused
 from strategies.rounds import read_metrics
-from strategies.snapshot import Snapshot
+from strategies.snapshot import Snapshot, taken_apart
 from tasks.glm.iteration_state import restore_state, state_of
 from tasks.glm.scoring import FisherIteration
 
@@ -77,14 +77,18 @@ def unpack_history(
     return history, [read_metrics(each) for each in snapshot.facts["metrics"]]
 
 
-def keep_members(exchange: Exchange, members: Sequence[str]) -> None:
+def keep_members(exchange: Exchange, snapshot: Snapshot) -> None:
     """Address those who took part in a run that goes on, and nobody else.
 
     Raises
     ------
     Refused
         With the name of each that is missing.
+    UnusableSnapshot
+        If the snapshot does not say who they are.
     """
+    with taken_apart():
+        members = list(snapshot.facts["sites"])
     nodes = {exchange.name_of(node): node for node in exchange.get_node_ids()}
     missing = [name for name in members if name not in nodes]
     if missing:

@@ -442,7 +442,7 @@ class FisherScoring(WithoutEvaluation):
 
     def _of_same_sites(self, read: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         """Return the replies of those who took part before; sites may tell names only now."""
-        keep_members(self.cohort.exchange, snapshot.facts["sites"])
+        keep_members(self.cohort.exchange, snapshot)
         self.cohort.nodes = list(self.cohort.exchange.get_node_ids())
         return {name: read[name] for name in self.cohort.names}
 

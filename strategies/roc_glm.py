@@ -173,7 +173,7 @@ class RocGlm(RocGlmFirstStep):
         self._refuse_strangers(exchange)
         self.roster, self._left_out = None, []
         if resume_from is not None:
-            keep_members(exchange, resume_from.of_kind(self.fisher.kind_of_snapshot).facts["sites"])
+            keep_members(exchange, resume_from.of_kind(self.fisher.kind_of_snapshot))
         pooled = self.gather_release(exchange)
         require_both_classes(num_negative=pooled.num_negative, num_positive=pooled.num_positive)
         sums = by_rounds = None

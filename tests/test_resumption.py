@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -101,6 +102,20 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
     assert "is not a run folder: it lacks config.json" in fault
     (fault,) = resume_faults(chosen("a\0b"))
     assert "null" in fault
+    (fault,) = resume_faults(chosen("x" * 4000))
+    assert "File name too long" in fault
+    assert len(fault) < 5000
+
+
+def test_a_folder_that_may_not_be_entered_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    (fault,) = resume_faults(chosen(tmp_path / "locked"))
+    assert fault.endswith("locked': Permission denied")
 
 
 def test_a_finished_run_another_task_and_other_code_are_refused_at_once(tmp_path: Path) -> None:

@@ -284,6 +284,22 @@ def test_a_deployed_node_is_one_site_whatever_a_server_asks() -> None:
         assert "is one site" in answer(message, context_of(node, {"task": "survival"}))
 
 
+def test_a_node_without_a_configuration_opens_no_file_that_a_server_names(tmp_path: Path) -> None:
+    """As a hosted site it would have a partition-id, and simulated sites open what a run names."""
+    ScriptedGrid({})
+    survival_rows(0).to_csv(tmp_path / "rows.csv", index=False)
+    values: dict[str, Value] = {**SURVIVAL, "survival.data": str(tmp_path / "rows.csv")}
+    assert ask(HELLO, {}, values)
+    content = RecordDict({"hosted-sites": ConfigRecord({"sites": [0], "num-sites": 1})})
+    for key, record in HelloRequest(code_fingerprint()).to_record().items():
+        content[f"0/{key}"] = record
+    message = Message(content, dst_node_id=1, message_type=HELLO)
+    node: NodeConfig = {"allowed-tasks": "survival"}
+    assert "only a simulated node" in answer(message, context_of(node, values))
+    simulated: NodeConfig = {"partition-id": 0, "num-partitions": 1}
+    assert not answer(message, context_of(simulated, values))
+
+
 # Privacy level -----------------------------------------------------------------------------------
 
 
