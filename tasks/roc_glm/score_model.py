@@ -83,9 +83,10 @@ class LinearRule:
         of_row = np.frexp(np.abs(values).max(axis=1, initial=1.0))[1]
         small = np.ldexp(values, -of_row[:, None]) @ np.ldexp(self.coefficients, -of_rule)
         small += np.ldexp(self.intercept, -of_rule - of_row)
+        largest = np.finfo(np.float64).max
         with np.errstate(over="ignore"):
-            largest = np.finfo(np.float64).max
-            return np.clip(np.ldexp(small, of_rule + of_row), -largest, largest)
+            whole = np.ldexp(small, of_rule + of_row)
+        return np.asarray(np.clip(whole, -largest, largest), dtype=np.float64)
 
     def document(self) -> dict[str, Any]:
         """The rule as a JSON object, without its lists of cut points and quantiles."""
