@@ -492,7 +492,7 @@ def tampered(booster: xgboost.Booster, change: Any) -> dict[str, Any]:
     [
         (lambda _, t: t[3]["left_children"].__setitem__(0, 10**6), "tree 3: a child is no node"),
         (lambda _, t: t[3]["left_children"].__setitem__(0, -5), "tree 3: a child is no node"),
-        (lambda _, t: huge_leaf(t[3]), "tree 3: a leaf is beyond 1e\\+30"),
+        (lambda _, t: huge_leaf(t[3]), "tree 3: a leaf is beyond 1e+30"),
         (lambda _, t: t[3]["left_children"].__setitem__(0, 0), "tree 3: a child is no node"),
         (
             lambda _, t: t[3]["left_children"].__setitem__(0, t[3]["right_children"][0]),
