@@ -7,11 +7,17 @@ SuperLink hangs, or cannot be reached, would wait in such a call, and no time li
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+_SLICE = 0.5
+"""Seconds after which a wait looks up. Flower stops a ServerApp by a signal that it raises in a
+thread; Python runs its handler in the main thread, and a thread that waits for a lock does not hear
+of it."""
 
 
 class SilentRuntime(RuntimeError):
@@ -45,10 +51,15 @@ def answered_within(seconds: float | None, call: Callable[[], Result]) -> Result
             ended.put((False, error))
 
     threading.Thread(target=run, name="runtime-call", daemon=True).start()
-    try:
-        returned, what = ended.get(timeout=seconds)
-    except Empty:
-        raise SilentRuntime(f"the SuperLink has not answered for {seconds:g} s") from None
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            returned, what = ended.get(timeout=max(0.0, min(left, _SLICE)))
+            break
+        except Empty:
+            if left <= 0:
+                raise SilentRuntime(f"the SuperLink has not answered for {seconds:g} s") from None
     if not returned:
         raise what  # type: ignore[misc]  # an exception, as `run` has put it
     return what  # type: ignore[return-value]  # the result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -27,7 +28,7 @@ from strategies.exchange import (
     content_bytes,
     duplicates,
 )
-from strategies.patience import SilentRuntime
+from strategies.patience import SilentRuntime, answered_within
 from tasks.site.reply_fields import count
 from tests.fakes import Answer, Clock, ScriptedGrid
 
@@ -396,6 +397,22 @@ def test_a_superlink_that_does_not_answer_is_not_waited_for(
     began = time.monotonic()
     with pytest.raises(SilentRuntime, match=r"has not answered for 0\.2 s"):
         use()
+    assert time.monotonic() - began < 10.0
+    released.set()
+
+
+def test_a_stop_that_a_thread_raises_is_heard_while_the_runtime_is_silent() -> None:
+    """As Flower stops a ServerApp: by a signal, raised in the thread of its heartbeats."""
+    released = threading.Event()
+
+    def stop() -> None:
+        time.sleep(0.2)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        answered_within(30.0, lambda: released.wait(30.0))
     assert time.monotonic() - began < 10.0
     released.set()
 
