@@ -142,7 +142,10 @@ def test_a_killed_run_is_known_by_its_process(
     assert folder.read().abandoned == "", "of another machine nothing is known"
 
 
-@pytest.mark.parametrize("process", [None, True, 0, -1, "1", 10**30, os.getpid(), 1])
+@pytest.mark.parametrize(
+    "process",
+    [None, True, 0, -1, "1", 10**30, pytest.param(os.getpid(), id="this process"), 1],
+)
 def test_only_an_id_without_a_process_is_gone(process: object) -> None:
     assert not is_gone(process)
 
