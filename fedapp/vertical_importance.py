@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from logging import INFO
-from pathlib import Path
 from typing import Any
 
 from flwr.supercore import log
+from flwr.supercore.constant import TaskType
 
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
-from fedapp.vertical_skeleton import skeleton_of
+from fedapp.vertical_skeleton import kept_model
 from strategies.all_parties import AllParties
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
+from strategies.vertical_earlier import EarlierModel
 from strategies.vertical_prediction import check_parts
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
@@ -77,7 +78,7 @@ def sum_importance(
             )
         any_fact = next(iter(facts.values()))
         columns = _columns(parties)
-        gains = _gains(_skeleton(vertical.model, any_fact.run, Path(config.general.run_dir)))
+        gains = _gains(_model(exchange, vertical.model, folder, run=any_fact.run))
         _check_records(columns, gains)
         covers = _covers(exchange, asked, parties, columns)
     except (Refused, TooFewSites, SiteFault) as end:
@@ -110,30 +111,25 @@ def _columns(parties: Mapping[str, TaskPart]) -> dict[str, SplitColumns]:
     return found
 
 
-def _skeleton(model: str, run: str, run_dir: Path) -> dict[str, Any]:
-    """What the server kept of the training, from its folder, or from among those in `run_dir`."""
-    folder = Path(model).expanduser()
-    runs = run_dir.expanduser().glob("*-vertical-xgboost-*")
-    places = [folder] if folder.is_dir() else sorted(runs)
-    for place in places:
-        try:
-            skeleton = skeleton_of(place)
-        except ValueError:
-            continue
-        if skeleton["run"] == run:
-            return skeleton
-    raise Refused(
-        [
-            f"vertical-xgboost.model = '{model}': the gains of {run} are in trees.json of the "
-            f"training's run folder, and none in {folder if folder.is_dir() else run_dir} has them"
-        ]
-    )
+def _model(exchange: Exchange, model: str, folder: RunFolder, *, run: str) -> EarlierModel:
+    """What the server kept of the training of the parties' parts."""
+    simulated = exchange.run.primary_task_type == TaskType.SIMULATION
+    key, run_dir = "vertical-xgboost.model", folder.path.parent
+    try:
+        kept = kept_model(model, key=key, run_dir=run_dir, simulated=simulated)
+    except ValueError as error:
+        raise Refused([str(error)]) from None
+    if kept.run != run:
+        raise Refused([f"{key} = {model!r}: is {kept.run}; the parties' parts are of {run}"])
+    return kept
 
 
-def _gains(skeleton: Mapping[str, Any]) -> dict[tuple[str, int], float]:
-    kept = skeleton["trees"][: skeleton["trees-kept"]]
-    nodes = [node for tree in kept for node in tree["nodes"] if not node["leaf"]]
-    return {(str(n["owner"]), int(n["record"])): float(n["gain"]) for n in nodes}
+def _gains(model: EarlierModel) -> dict[tuple[str, int], float]:
+    return {
+        (split.source, split.record): each.gains[node]
+        for each in model.trees
+        for node, split in each.tree.splits.items()
+    }
 
 
 def _check_records(

@@ -142,7 +142,12 @@ def _earlier(config: RunConfig, folder: RunFolder, *, simulated: bool) -> Earlie
     if not vertical.warm_start:
         return None
     try:
-        return kept_model(vertical.warm_start, run_dir=folder.path.parent, simulated=simulated)
+        return kept_model(
+            vertical.warm_start,
+            key="vertical-xgboost.warm-start",
+            run_dir=folder.path.parent,
+            simulated=simulated,
+        )
     except ValueError as error:
         raise Refused([str(error)]) from None
 

@@ -76,13 +76,15 @@ def model_of(model: str, *, remote: bool) -> str:
     return str(name) if remote else str(path.resolve())
 
 
-def kept_model(model: str, *, run_dir: Path, simulated: bool) -> EarlierModel:
-    """The model that ``warm-start`` names, as the server kept it.
+def kept_model(model: str, *, key: str, run_dir: Path, simulated: bool) -> EarlierModel:
+    """The model that a key of the configuration names, as the server kept it.
 
     Parameters
     ----------
     model : str
         In a simulation the folder of its run; deployed its name, as ``run-123``.
+    key : str
+        That names it, for faults.
     run_dir : Path
         Folder of the run folders, in which a deployed server looks for the name.
     simulated : bool
@@ -92,7 +94,7 @@ def kept_model(model: str, *, run_dir: Path, simulated: bool) -> EarlierModel:
     ValueError
         If it is not there, with where it was looked for, or cannot be read.
     """
-    folder = Path(model).expanduser() if simulated else _folder_of(model, run_dir)
+    folder = Path(model).expanduser() if simulated else _folder_of(model, run_dir, key=key)
     return model_from(skeleton_of(folder), folder)
 
 
@@ -107,7 +109,7 @@ def model_from(document: Mapping[str, Any], folder: Path) -> EarlierModel:
         raise ValueError(f"{folder / SKELETON}: holds what no training leaves") from None
 
 
-def _folder_of(name: str, run_dir: Path) -> Path:
+def _folder_of(name: str, run_dir: Path, *, key: str) -> Path:
     base = run_dir.expanduser().resolve()
     for path in sorted(base.glob(f"*/{SKELETON}"), reverse=True):
         try:
@@ -116,5 +118,5 @@ def _folder_of(name: str, run_dir: Path) -> Path:
         except ValueError:  # of something else, or damaged: not what is looked for
             continue
     raise ValueError(
-        f'warm-start = "{name}": no folder in {base} (run-dir) has the {SKELETON} of that training'
+        f'{key} = "{name}": no folder in {base} (run-dir) has the {SKELETON} of that training'
     )

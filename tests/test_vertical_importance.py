@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +109,16 @@ def test_two_parties_need_to_permit_it(tmp_path: Path) -> None:
     assert permitted.summary["status"] == "ok", permitted.summary.get("reason")
 
 
-def test_the_gains_are_looked_for_among_the_runs(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedapp import vertical_importance
-
-    run_name = json.loads((trained[0].run_folder / "trees.json").read_text())["run"]
-    found = vertical_importance._skeleton(run_name, run_name, trained[0].run_folder.parent)
-    assert found["run"] == run_name
-    with pytest.raises(vertical_importance.Refused, match=r"gains of run-1 are in trees\.json"):
-        vertical_importance._skeleton("run-1", "run-1", trained[0].run_folder.parent)
+def test_gains_of_another_training_are_refused(trained: Trained, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained[0].run_folder, copy)
+    document = json.loads((copy / "trees.json").read_text())
+    (copy / "trees.json").write_text(json.dumps({**document, "run": "run-1"}))
+    words = ask(tmp_path, trained, **{f"{TASK}.model": str(copy)}).summary["reason"]
+    assert f"model = '{copy}': is run-1; the parties' parts are of {document['run']}" in words
+    (copy / "trees.json").write_text(json.dumps({**document, "trees-kept": "all"}))
+    words = ask(tmp_path, trained, **{f"{TASK}.model": str(copy)}).summary["reason"]
+    assert f"{copy / 'trees.json'}: holds what no training leaves" in words
 
 
 def forge(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:

@@ -24,6 +24,7 @@ from fedapp.vertical_privacy import privacy_lines, privacy_summary
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.heard import WEIGHT
 from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
+from tasks.vertical_xgboost.origin import spent_epsilon
 from tasks.vertical_xgboost.partial_dp import (
     LeafNoise,
     NoisyWeights,
@@ -73,7 +74,7 @@ def test_the_total_is_what_an_independent_accountant_finds(
     multiplier = noise.sigma / (2 * 0.5)
     accountant.compose(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(multiplier), releases))
     assert accountant.get_epsilon(delta) == pytest.approx(epsilon, rel=2e-3)
-    found = noise.guaranteed_epsilon(num_trees=trees, max_depth=depth, num_roots=1)
+    found = spent_epsilon([noise.spent(noise.releases)], delta=delta)
     assert found == pytest.approx(epsilon, rel=1e-9)
 
 

@@ -295,10 +295,10 @@ def test_what_is_missing_is_named(classifier: First, tmp_path: Path) -> None:
     words = refused(tmp_path, classifier, classifier.others, warm_start=str(copy))
     assert f"{copy / 'trees.json'}: is missing" in words
     with pytest.raises(ValueError, match=r'"run-77": no folder in .* \(run-dir\) has the trees'):
-        kept_model("run-77", run_dir=tmp_path, simulated=False)
+        kept_model("run-77", key="warm-start", run_dir=tmp_path, simulated=False)
     name = str(classifier.trained.summary["model"])
     runs = classifier.trained.run_folder.parent
-    assert kept_model(name, run_dir=runs, simulated=False).run == name
+    assert kept_model(name, key="warm-start", run_dir=runs, simulated=False).run == name
 
 
 def test_a_part_of_another_model_is_refused(classifier: First, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.objectives import objective_of
-from tasks.vertical_xgboost.origin import Releases, spent_epsilon
+from tasks.vertical_xgboost.origin import Releases
 
 NEIGHBOURS = (
     "one row's label is another one; rows, columns, base score and splits are the same, the exact "
@@ -85,17 +85,6 @@ class LeafNoise:
             sensitivity=self.sensitivity,
             releases=self.releases,
         )
-
-    def guaranteed_epsilon(self, *, num_trees: int, max_depth: int, num_roots: int) -> float:
-        """Epsilon that this noise gives at `delta`, whatever it was calibrated for.
-
-        Parameters
-        ----------
-        num_trees, max_depth, num_roots : int
-            Of a training that goes on from no other.
-        """
-        count = most_releases(num_trees=num_trees, max_depth=max_depth, num_roots=num_roots)
-        return spent_epsilon([self.spent(count)], delta=self.delta)
 
     def spent(self, count: int) -> Releases:
         """What so many weights tell that one row's label may move, whatever was calibrated for."""
