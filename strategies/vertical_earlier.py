@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,7 +182,7 @@ def check_earlier(earlier: EarlierModel | None, facts: Mapping[str, PartyFacts])
             raise Refused([f"{', '.join(strangers)}: goes on from a model that nobody asked for"])
         return
     if tuple(facts) != earlier.parties:
-        raise Refused([_other_parties(earlier, list(facts))])
+        raise Refused([other_parties(earlier, facts)])
     without = [name for name, fact in facts.items() if fact.model != earlier.digest]
     if without:
         raise Refused(
@@ -193,9 +193,11 @@ def check_earlier(earlier: EarlierModel | None, facts: Mapping[str, PartyFacts])
         )
 
 
-def _other_parties(earlier: EarlierModel, names: Sequence[str]) -> str:
-    missing = sorted(set(earlier.parties) - set(names))
-    new = sorted(set(names) - set(earlier.parties))
-    told = [f"missing: {', '.join(missing)}"] if missing else []
-    told += [f"not in it: {', '.join(new)}"] if new else []
-    return f"the parties are not those of the model of {earlier.run} ({'; '.join(told)})"
+def other_parties(model: EarlierModel, names: Iterable[str]) -> str:
+    """What is wrong with parties that are not those of a model, in one sentence."""
+    told = []
+    if missing := sorted(set(model.parties) - set(names)):
+        told.append(f"missing: {', '.join(missing)}")
+    if new := sorted(set(names) - set(model.parties)):
+        told.append(f"not in it: {', '.join(new)}")
+    return f"the parties are not those of the model of {model.run} ({'; '.join(told)})"

@@ -12,6 +12,7 @@ from strategies.vertical_earlier import (
     EarlierModel,
     model_document,
     model_of_document,
+    other_parties,
 )
 from strategies.vertical_result import Cost
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -133,12 +134,8 @@ def go_on_from(
     Refused
         If the parties are others, or have kept too little.
     """
-    expected = interrupted.model.parties
-    if tuple(facts) != expected:
-        missing, new = set(expected) - set(facts), set(facts) - set(expected)
-        said = [f"missing: {', '.join(sorted(missing))}"] if missing else []
-        said += [f"not in it: {', '.join(sorted(new))}"] if new else []
-        raise Refused([f"the parties are not those of {interrupted.model.run} ({'; '.join(said)})"])
+    if tuple(facts) != interrupted.model.parties:
+        raise Refused([other_parties(interrupted.model, facts)])
     before = interrupted.num_before
     least = min(fact.trees for fact in facts.values())
     if least <= before:

@@ -23,7 +23,8 @@ from tasks.vertical_xgboost.attack import (
     reachable_leaves,
 )
 from tasks.vertical_xgboost.joined import join
-from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights, part_path
+from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
+from tasks.vertical_xgboost.part_tree import PartTree
 from tasks.vertical_xgboost.partial_dp import LeafNoise
 from tasks.vertical_xgboost.party import Party
 from tasks.vertical_xgboost.rows import PartyTable

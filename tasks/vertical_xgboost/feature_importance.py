@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.vertical_xgboost.fixed_point import FloatArray
-from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+from tasks.vertical_xgboost.model_part import ModelPart
+from tasks.vertical_xgboost.part_tree import PartTree
 
 Groups = Mapping[str, Sequence[int]]
 """By party the feature of each of its records, from 0 in the order of first use."""

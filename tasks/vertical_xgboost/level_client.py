@@ -111,7 +111,7 @@ def aggregate(message: Message, site: VerticalSite, context: Context) -> Message
     peers = known_peers(secrets)
     party = party_from_arrays(site_state.known_arrays(context), site.config)
     split_client, shuffle = peers.split_clients[peers.place], site.config.shuffle
-    shape = LevelShape(party.candidates_of(peers.place), len(party.level))
+    shape = LevelShape(party.num_candidates(peers.place), len(party.level))
     order = np.arange(shape.candidates, dtype=np.intp)
     if shuffle:
         order = _of_tree(party, peers.place, site_state.known_order(context))
@@ -225,7 +225,7 @@ def _sources_to_decrypt(party: Party, request: DecideRequest, peers: Peers) -> d
     if set(request.totals) != set(sources):
         raise SiteFault("bad-request", "totals: must be of the sources that this one decrypts for")
     nodes = len(party.level)
-    shapes = {name: (1 + party.candidates_of(at), nodes) for name, at in sources.items()}
+    shapes = {name: (1 + party.num_candidates(at), nodes) for name, at in sources.items()}
     read_request(lambda: check_refused(request.refused, shapes, expected=party.config.has_refusals))
     return sources
 
@@ -348,7 +348,7 @@ def _checked_order(
     party: Party, source: int, name: str, order: IntpArray | None
 ) -> IntpArray | None:
     """An order of a source's candidates; SiteFault with the source's name if it is none."""
-    count = party.candidates_of(source)
+    count = party.num_candidates(source)
     if order is not None and not np.array_equal(np.sort(order), np.arange(count)):
         raise SiteFault("bad-request", f"{name}: the order told of its candidates is none")
     return order

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.model_part import ModelPart, PartSplit, PartTree, part_path
+from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.origin import Origin
+from tasks.vertical_xgboost.part_tree import PartSplit, PartTree
 from tasks.vertical_xgboost.partial_dp import spent_releases
 from tasks.vertical_xgboost.party import KnownTree, Party
 from tasks.vertical_xgboost.routing import num_records

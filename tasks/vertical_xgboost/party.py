@@ -22,13 +22,9 @@ from tasks.vertical_xgboost.candidates import (
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.fixed_point import FloatArray, GradientScales, IntArray
 from tasks.vertical_xgboost.gains import SplitRule
-from tasks.vertical_xgboost.histograms import (
-    candidate_sums,
-    node_slots,
-    node_sums,
-    refused_candidates,
-)
+from tasks.vertical_xgboost.histograms import node_slots, node_sums
 from tasks.vertical_xgboost.leaves import add_leaves
+from tasks.vertical_xgboost.level_sums import LevelSums
 from tasks.vertical_xgboost.objective import Objective
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.row_metrics import metric_sums, weighted
@@ -201,17 +197,14 @@ class Party:
         """Own training rows that the growing tree is grown on, (n,) bool."""
         return self.is_training & self.sampling.rows(len(self.finished), self.config)
 
-    def features_of(self, source: int) -> IntpArray:
-        """Features of a source that the growing tree may split, ascending."""
-        return self.sampling.features(len(self.finished), self.layouts, self.config)[source]
-
     def candidates_in(self, source: int) -> IntpArray:
         """Numbers of a source's candidates in the growing tree, ascending."""
         if not self.config.max_depth:
             return np.empty(0, dtype=np.intp)
-        return candidates_of_features(self.layouts[source], self.features_of(source))
+        features = self.sampling.features(len(self.finished), self.layouts, self.config)
+        return candidates_of_features(self.layouts[source], features[source])
 
-    def candidates_of(self, source: int) -> int:
+    def num_candidates(self, source: int) -> int:
         """How many candidates a source has in the growing tree."""
         return len(self.candidates_in(source))
 
@@ -225,8 +218,17 @@ class Party:
 
     def gradient_sums(self) -> LevelSums:
         """What is summed over own rows at this level."""
-        slots = node_slots(self.nodes, self.level, self.is_sampled)
-        return LevelSums(self, self._gradients(), slots)
+        features = self.sampling.features(len(self.finished), self.layouts, self.config)
+        none = np.empty(0, dtype=np.intp)
+        return LevelSums(
+            layouts=self.layouts,
+            maps=self.maps,
+            features=features if self.config.max_depth else (none,) * len(features),
+            values=self._gradients(),
+            slots=node_slots(self.nodes, self.level, self.is_sampled),
+            num_nodes=len(self.level),
+            min_instances=self.config.min_instances,
+        )
 
     def _gradients(self) -> IntArray:
         """Gradients and Hessians of own rows times their weights, as whole numbers."""
@@ -304,65 +306,3 @@ class Party:
                 self.objective, self.scales, self.margins[:, rows], self.labels[rows], weights
             )
         return np.array(sums, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class LevelSums:
-    """Own gradients at a level, to be summed for every source.
-
-    Parameters
-    ----------
-    party : Party
-    values : (2, roots, n) int64
-        Gradients and Hessians as whole numbers.
-    slots : (roots, n) intp
-        Place of each row's node below each root among the open ones.
-    """
-
-    party: Party
-    values: IntArray
-    slots: IntpArray
-
-    def of(self, source: int, order: IntpArray | None) -> IntArray:
-        """Sums for a source: (1 + candidates, nodes, 2) int64, the full sums first.
-
-        Parameters
-        ----------
-        source : int
-        order : (candidates,) intp or None
-            Candidate at each place, as those of the growing tree count; None: in their order.
-        """
-        party = self.party
-        count, num_nodes = party.candidates_of(source), len(party.level)
-        total = node_sums(self.values, self.slots, num_nodes=num_nodes)
-        sums = np.empty((1 + count, num_nodes, 2), dtype=np.int64)
-        sums[0] = total
-        if count:
-            features = party.features_of(source)
-            left = candidate_sums(
-                party.maps[source][features],
-                party.layouts[source].of_features(features),
-                self.values,
-                self.slots,
-                num_nodes=num_nodes,
-            )
-            left = left if order is None else left[:, order]
-            sums[1:] = left.transpose(1, 0, 2)
-        return sums
-
-    def refused(self, source: int, order: IntpArray | None) -> BoolArray:
-        """Candidates of a source that this party refuses: (1 + candidates, nodes) bool."""
-        party = self.party
-        count, num_nodes = party.candidates_of(source), len(party.level)
-        refused = np.zeros((1 + count, num_nodes), dtype=np.bool_)
-        if count:
-            features = party.features_of(source)
-            found = refused_candidates(
-                party.maps[source][features],
-                party.layouts[source].of_features(features),
-                self.slots,
-                num_nodes=num_nodes,
-                min_instances=party.config.min_instances,
-            )
-            refused[1:] = (found if order is None else found[:, order]).T
-        return refused

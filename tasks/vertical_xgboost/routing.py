@@ -16,7 +16,8 @@ from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.buckets import BoolArray, Float32Array
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
-from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+from tasks.vertical_xgboost.model_part import ModelPart
+from tasks.vertical_xgboost.part_tree import PartTree
 from tasks.vertical_xgboost.poisson import exponential
 from tasks.vertical_xgboost.rows import PartyTable
 from tasks.vertical_xgboost.softmax import probabilities

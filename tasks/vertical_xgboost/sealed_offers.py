@@ -47,7 +47,7 @@ def sealed_offers(
         of the split above them, and for nobody else.
     """
     name, are_last = peers.names[source], party.tree.are_last(party.level)
-    shape = LevelShape(party.candidates_of(source), len(party.level))
+    shape = LevelShape(party.num_candidates(source), len(party.level))
     refused = request.refused.get(name)
     adder = name if party.config.aggregator == "source" else "the server"
     found = sums.read(

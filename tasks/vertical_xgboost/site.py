@@ -12,7 +12,8 @@ from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.rows import PartyTable
 
 if TYPE_CHECKING:
-    from tasks.vertical_xgboost.model_part import ModelPart, PartTree
+    from tasks.vertical_xgboost.model_part import ModelPart
+    from tasks.vertical_xgboost.part_tree import PartTree
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ import numpy as np
 
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.feature_importance import Importance, distinct
-from tasks.vertical_xgboost.model_part import ModelPart, PartTree, exact_weights
+from tasks.vertical_xgboost.model_part import ModelPart, exact_weights
+from tasks.vertical_xgboost.part_tree import PartTree
 from tasks.vertical_xgboost.poisson import Poisson
 from tasks.vertical_xgboost.routing import response
 
