@@ -63,7 +63,13 @@ def disclosures(config: RunConfig) -> Mapping[str, Disclosure]:
     facts = PartyFacts.reveals
     if vertical.alignment != "same":
         facts = PartyFacts.reveals_unaligned
-    introduction = Disclosure(hello.step, hello.request, f"{hello.reply}; {facts}")
+    asked = hello.request
+    if config.general.resume:
+        asked = f"{asked}; which training is resumed"
+        facts = f"{facts}; {PartyFacts.reveals_resumed}"
+    elif vertical.warm_start:
+        facts = f"{facts}; {PartyFacts.reveals_warm_start}"
+    introduction = Disclosure(hello.step, asked, f"{hello.reply}; {facts}")
     return {HELLO: introduction, **vertical_disclosures(vertical)}
 
 

@@ -57,6 +57,13 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
     if config.samples_columns:
         told = HistogramsRequest.reveals_ranks
     labels = LabelsReply.reveals_classes if config.classes else LabelsReply.reveals
+    if not config.sums_labels:
+        labels = LabelsReply.reveals_numbers
+    if config.weight:
+        labels = f"{labels}; {LabelsReply.reveals_weights}"
+    decided = DecideRequest.reveals
+    if config.subsample < 1.0:
+        decided = DecideRequest.reveals_sampled
     leaves = DecideReply.reveals_sealed
     if config.dp_epsilon:
         leaves = DecideReply.reveals_sealed_noisy
@@ -68,7 +75,7 @@ def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]
         ),
         HISTOGRAMS: Disclosure("histograms", told, sums, shares),
         AGGREGATE: Disclosure("aggregate", added, totals, AggregateReply.reveals_sealed),
-        DECIDE: Disclosure("decide", DecideRequest.reveals, DecideReply.reveals, leaves),
+        DECIDE: Disclosure("decide", decided, DecideReply.reveals, leaves),
         FINISH: Disclosure("finish", FinishRequest.reveals, FinishReply.reveals),
         TRIM: Disclosure("trim", TrimRequest.reveals, FinishReply.reveals),
         STOP: Disclosure("stop", StopRequest.reveals, "nothing"),

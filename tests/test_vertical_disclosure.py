@@ -15,6 +15,8 @@ import pytest
 from flwr.app import Message
 from gmpy2 import mpz
 
+from fedapp.run_config import read
+from fedapp.vertical_run import disclosures
 from tasks.secure.transcript import decode
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost import split_client
@@ -586,3 +588,32 @@ def test_the_ledger_names_refusals_and_seconds_wherever_they_travel() -> None:
     for reply in (LabelsReply, BucketsReply, HistogramsReply, AggregateReply, DecideReply):
         assert "seconds per operation" in reply.reveals
     assert "seconds per operation" in FinishReply.reveals
+
+
+@pytest.mark.parametrize(
+    ("setting", "message", "told"),
+    [
+        ({}, LABELS, "sum of its labels"),
+        ({"base-score": "0.5"}, LABELS, "their number under masks"),
+        ({"warm-start": "run-1"}, LABELS, "their number under masks"),
+        ({"weight": "w"}, LABELS, "sums of row weights"),
+        ({"subsample": 0.5}, DECIDE, "an equation about their labels"),
+        ({"colsample-bytree": 0.5}, HISTOGRAMS, "rank of each unnamed feature"),
+        ({"warm-start": "run-1"}, HELLO, "digest of the model's shape"),
+        ({"resume": "runs/one"}, HELLO, "which training is resumed"),
+        ({"resume": "runs/one"}, HELLO, "how many trees of the interrupted training"),
+    ],
+)
+def test_the_ledger_names_what_a_setting_adds(
+    setting: dict[str, Any], message: str, told: str
+) -> None:
+    """And says it of no run without that setting."""
+
+    def words(**settings: Any) -> str:
+        general = {key: value for key, value in settings.items() if key == "resume"}
+        own = {f"vertical-xgboost.{key}": settings[key] for key in settings if key not in general}
+        found = disclosures(read({"task": "vertical-xgboost", **general, **own}))[message]
+        return f"{found.request} {found.reply}"
+
+    assert told in words(**setting)
+    assert not setting or told not in words()

@@ -75,6 +75,10 @@ class DecideRequest:
         "gradient); with min-instances, which of them some "
         "label owner refuses, without whose refusal it is"
     )
+    reveals_sampled: ClassVar[str] = (
+        f"{reveals}; of each tree the sum over rows that the receiver can name, since all draw "
+        "alike: an equation about their labels"
+    )
 
     def to_record(self) -> RecordDict:
         """Return the message's content."""

@@ -233,16 +233,17 @@ class HistogramsReply:
 
     reveals: ClassVar[str] = (
         "nothing of one party: sums of gradients encrypted for split clients (the server has no "
-        "key), losses under masks, seconds per operation of cryptography; with min-instances, for "
-        "each node and candidate whether fewer than that, but not none, of the party's own rows "
-        "are on a side"
+        "key), losses and metrics under masks, seconds per operation of cryptography; with "
+        "min-instances, for each node and candidate whether fewer than that, but not none, of the "
+        "party's own rows are on a side"
     )
     reveals_plain: ClassVar[str] = (
         "SUMS OF THE PARTY'S GRADIENTS IN CLEAR (encryption = none): from them labels can be found"
     )
     reveals_for_source: ClassVar[str] = (
         "nothing of one party: its sums of gradients, with what min-instances refuses, go sealed "
-        "to the owners of the columns; losses under masks, seconds per operation of cryptography"
+        "to the owners of the columns; losses and metrics under masks, seconds per operation of "
+        "cryptography"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
         SEALED_SHARES: "ciphertexts of the sender's sums of gradients over the receiver's "

@@ -161,6 +161,13 @@ class LabelsReply:
         "labels under masks, read as the mean label of all training rows; seconds per operation "
         "of cryptography"
     )
+    reveals_numbers: ClassVar[str] = (
+        "nothing of one party: which labels it owns goes sealed to the others, their number under "
+        "masks; seconds per operation of cryptography"
+    )
+    reveals_weights: ClassVar[str] = (
+        "under masks too sums of row weights, read as those of all training and all evaluation rows"
+    )
     reveals_classes: ClassVar[str] = (
         "nothing of one party: which labels it owns goes sealed to the others, the number of its "
         "labels of each class (where rows have weights, their sum) under masks, read as the number "
@@ -254,8 +261,8 @@ class BucketsReply:
     reveals: ClassVar[str] = (
         "number of buckets of each unnamed feature, which of them have missing values, their rank "
         "in the party's order of columns, power of two above its largest first gradient, "
-        "or that it has no label (regression without label-bound only), seconds per operation of "
-        "cryptography; sealed for the others: "
+        "or that it has no label (regression or counts without label-bound only), seconds per "
+        "operation of cryptography; sealed for the others: "
         "buckets of their own rows, with warm-start also sides at the sender's earlier splits"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
@@ -351,7 +358,8 @@ class FinishReply:
     seconds: Seconds = field(default_factory=dict)
 
     reveals: ClassVar[str] = (
-        "nothing of one party: losses under masks; seconds per operation of cryptography"
+        "nothing of one party: losses and metrics under masks; seconds per operation of "
+        "cryptography"
     )
 
     def to_record(self) -> RecordDict:

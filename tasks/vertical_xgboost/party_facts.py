@@ -82,14 +82,16 @@ class PartyFacts:
 
     reveals: ClassVar[str] = (
         "public keys, number of rows and of those that evaluate, digest of all ids, power of two "
-        "above the party's largest label, or that it has none (regression without label-bound "
-        "only), and where rows have row weights the power of two above the largest of them, or "
-        "that it has none"
+        "above the party's largest label, or that it has none (regression or counts without "
+        "label-bound only), and where rows have row weights the power of two above the largest of "
+        "them, or that it has none"
     )
     reveals_unaligned: ClassVar[str] = (
         "public keys, number of rows, whether ids are whole numbers, digits with leading zeros or "
         "text"
     )
+    reveals_warm_start: ClassVar[str] = "digest of the model's shape and parties"
+    reveals_resumed: ClassVar[str] = "how many trees of the interrupted training the party has kept"
 
     def to_facts(self) -> Facts:
         """Return the facts for the introduction."""
