@@ -85,19 +85,23 @@ class VerticalXGBoost(WithoutRounds):
     tree allowed come with ``finish``: where early stopping finds that one no better, the parties
     are told to keep fewer in an exchange more (``trim``).
 
-    **What is revealed.** To the server: gains, candidates that tie, refusals of
-    ``min-instances``, bucket counts of unnamed features and their ranks among their owner's
-    columns, of each split owner, unnamed feature, number of the bucket and side of missing values,
-    shape of the trees, mean label, losses; never a row, label, gradient, sum, name of a column or
-    threshold (with ``encryption = "none"`` it reads all sums). To a split client: sums over all
-    parties per node and unnamed candidate. With three parties, one that knows the order of
-    candidates and colludes with the split client exposes the third by subtraction; with two parties
-    subtraction needs no collusion. Shuffling hides from the split client which candidate is which,
-    but its own share of the labels may tell it much of that. To a label owner: the order of its own
-    rows along unnamed features of others, and source, unnamed feature, bucket and side of every
-    split. To a source: weights of leaves and through them something of others' labels, but no sums;
-    with ``dp-epsilon`` those below its own splits under noise (the paper's partial differential
-    privacy, :mod:`tasks.vertical_xgboost.partial_dp`).
+    **What is revealed.** To the server: gains, candidates that tie, refusals of ``min-instances``,
+    bucket counts of unnamed features and their ranks among their owner's columns, of each split
+    owner, unnamed feature, number of the bucket and side of missing values, shape of the trees,
+    mean label (of several classes rows of each, with ``weight`` sums of the weights of training and
+    of evaluation rows), losses; never a row, label, gradient, sum, name of a column or threshold
+    (with ``encryption = "none"`` it reads all sums). To a split client: sums over all parties per
+    node and unnamed candidate; with ``subsample`` those at a root are of rows that it can name, and
+    many of them tell labels (:mod:`tasks.vertical_xgboost.sampling`). With three parties, one that
+    knows the order of candidates and colludes with the split client exposes the third by
+    subtraction; with two parties subtraction needs no collusion. Shuffling hides from the split
+    client which candidate is which, but its own share of the labels may tell it much of that. To a
+    label owner: the order of its own rows along unnamed features of others, bucket counts of these,
+    and source, unnamed feature, bucket and side of every split; with ``colsample-bytree`` ranks of
+    columns; with ``warm-start`` or ``resume`` sides of its own rows at every earlier split. To a
+    source: weights of leaves and through them something of others' labels, but no sums; with
+    ``dp-epsilon`` those below its own splits under noise (the paper's partial differential privacy,
+    :mod:`tasks.vertical_xgboost.partial_dp`).
     Of an alignment: which of its ids each other party has to the one that compares; which of its
     ids all have to each party; counts to the server.
 

@@ -126,6 +126,20 @@ def test_trust_follows_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("vertical-xgboost.subsample", 0.5, "is an equation about labels"),
+        ("vertical-xgboost.colsample-bytree", 0.5, "learn the rank of each unnamed feature"),
+        ("vertical-xgboost.warm-start", "run-1", "at every split of the trees"),
+        ("resume", "runs/one", "at every split of the trees"),
+    ],
+)
+def test_what_settings_tell_beside_that(tmp_path: Path, key: str, value: Any, words: str) -> None:
+    assert words in words_of(make_run(tmp_path, config={key: value}))
+    assert words not in words_of(make_run(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
     ("config", "summary", "words"),
     [
         ({"vertical-xgboost.encryption": "none"}, {}, "No encryption: whoever adds the sums"),

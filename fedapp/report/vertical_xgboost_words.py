@@ -36,6 +36,18 @@ _LABEL_OWNERS = (
     "Label owners learn, for their own rows, the order of buckets of others' unnamed features, and "
     "owner, anonymous feature, bucket and missing side of every split."
 )
+_DRAWN_ROWS = (
+    "subsample: everybody knows which rows a tree has, so the sum of their gradients, which its "
+    "split clients read, is an equation about labels; many trees of few rows tell them."
+)
+_DRAWN_COLUMNS = (
+    "colsample-bytree: label owners learn the rank of each unnamed feature in its owner's columns, "
+    "as the server does."
+)
+_EARLIER_SPLITS = (
+    "Label owners learned on which side their own rows are at every split of the trees that were "
+    "there before."
+)
 _KEYS = (
     "The relay could swap keys that nobody compares: fingerprints are to be compared out of band, "
     "and pinned in the node configuration."
@@ -198,12 +210,28 @@ def trust_words(run: RunRecord) -> list[str]:
     """The statements on trust that follow from the run's configuration."""
     parties = run.summary.get("n-sites")
     shuffled = run.setting("vertical-xgboost.shuffle", True)
-    return trust_statements(
-        encryption=str(run.setting("vertical-xgboost.encryption", "paillier")),
-        aggregator=str(run.setting("vertical-xgboost.aggregator", "server")),
-        shuffle=bool(shuffled),
-        num_parties=parties if isinstance(parties, int) else None,
-    ) + alignment_statement(run)
+    return [
+        *trust_statements(
+            encryption=str(run.setting("vertical-xgboost.encryption", "paillier")),
+            aggregator=str(run.setting("vertical-xgboost.aggregator", "server")),
+            shuffle=bool(shuffled),
+            num_parties=parties if isinstance(parties, int) else None,
+        ),
+        *_statements_of_settings(run),
+        *alignment_statement(run),
+    ]
+
+
+def _statements_of_settings(run: RunRecord) -> list[str]:
+    """What sampling and earlier trees tell beside that."""
+    found = []
+    if run.setting("vertical-xgboost.subsample", 1.0) < 1.0:
+        found.append(_DRAWN_ROWS)
+    if run.setting("vertical-xgboost.colsample-bytree", 1.0) < 1.0:
+        found.append(_DRAWN_COLUMNS)
+    if run.setting("vertical-xgboost.warm-start", "") or run.setting("resume", ""):
+        found.append(_EARLIER_SPLITS)
+    return found
 
 
 def trust_statements(

@@ -263,12 +263,13 @@ class BucketsReply:
         "in the party's order of columns, power of two above its largest first gradient, "
         "or that it has no label (regression or counts without label-bound only), seconds per "
         "operation of cryptography; sealed for the others: "
-        "buckets of their own rows, with warm-start also sides at the sender's earlier splits"
+        "buckets of their own rows, with warm-start or resume also sides at the sender's earlier "
+        "splits"
     )
     reveals_sealed: ClassVar[Mapping[str, str]] = {
         SEALED: "buckets of the rows whose labels the receiver owns, on the sender's renumbered, "
-        "unnamed features; with warm-start also on which side these rows are at each of the "
-        "sender's splits of the earlier model",
+        "unnamed features; with warm-start or resume also on which side these rows are at each of "
+        "the sender's earlier splits",
         SEALED_ORDERS: ORDER_REVEALS,
     }
 
