@@ -61,7 +61,7 @@ def test_memory_is_that_of_processes_started_here() -> None:
         child.stdout.readline()
         assert child.pid in deployed.descendants(os.getpid())
         for _ in range(200):
-            if memory.largest("block"):
+            if memory.largest("block") >= 80e6:  # not while it starts
                 break
             memory._stop.wait(0.02)
         child.kill()

@@ -77,7 +77,8 @@ def test_the_state_is_what_it_was(safe: bool) -> None:
 
 
 def test_the_state_of_a_hosted_site_is_what_it_was() -> None:
-    nodes = InProcessGrid(app, [{}, {}], {})
+    simulated = [{"partition-id": at, "num-partitions": 2} for at in range(2)]
+    nodes = InProcessGrid(app, simulated, {})
     grid = HostingGrid(nodes, hosts=[1, 2], num_sites=5)
     assert not ask(grid, safe=True).has_error()
     assert ask(grid, safe=True).has_error()
