@@ -30,6 +30,7 @@ from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.joined import JoinedTable, join
 from tasks.vertical_xgboost.leaves import add_leaves, base_layer
 from tasks.vertical_xgboost.model_part import ModelPart, exact_weights, part_path
+from tasks.vertical_xgboost.objective import Metrics
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.prediction_files import margin_columns
 from tasks.vertical_xgboost.row_metrics import metrics_of_rows
@@ -101,7 +102,8 @@ def compare(
         joined.table, config.vertical_xgboost, seed=config.general.seed, warm_start=earlier
     )
     num_kept = len(model.trees) - len(result.trees_before)
-    central = _quality(model, config, num_kept=num_kept)
+    last = model.metrics[num_kept - 1]
+    central = metric_values(last.train, last.evaluation, config)
     noisy = config.vertical_xgboost.dp_epsilon > 0
     exact = exact_leaves_quality(joined.table, margins, config) if noisy else {}
     same = same_trees(joined.tables, result, found, model)
@@ -206,10 +208,12 @@ def earlier_model(
     )
 
 
-def _quality(model: CentralModel, config: RunConfig, *, num_kept: int) -> dict[str, float]:
+def metric_values(
+    train: Metrics, evaluation: Metrics | None, config: RunConfig
+) -> dict[str, float]:
+    """Metrics after a tree under the keys of a summary; those of evaluation rows if there are."""
     quality = objective_of(config.vertical_xgboost).quality_name
-    last = model.metrics[num_kept - 1]
-    found = {"train-loss": last.train.loss, f"train-{quality}": last.train.quality}
-    if last.evaluation is not None:
-        found |= {"test-loss": last.evaluation.loss, f"test-{quality}": last.evaluation.quality}
+    found = {"train-loss": train.loss, f"train-{quality}": train.quality}
+    if evaluation is not None:
+        found |= {"test-loss": evaluation.loss, f"test-{quality}": evaluation.quality}
     return found

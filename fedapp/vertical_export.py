@@ -19,8 +19,8 @@ from strategies.membership import Refused
 from strategies.vertical_prediction import check_parts
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.export_messages import EXPORT, ExportReply, ExportRequest
-from tasks.vertical_xgboost.messages import STOP, StopRequest
 from tasks.vertical_xgboost.model_part import ModelPart, part_path
 from tasks.vertical_xgboost.xgboost_document import importances, xgboost_document
 

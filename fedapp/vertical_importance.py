@@ -24,6 +24,7 @@ from tasks.secure.secure_sums import unmask_sum
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.feature_importance import Importance, importances
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.importance_messages import (
@@ -33,7 +34,6 @@ from tasks.vertical_xgboost.importance_messages import (
     ImportanceRequest,
     SplitColumns,
 )
-from tasks.vertical_xgboost.messages import STOP, StopRequest
 
 IMPORTANCE_FILE = "importance.json"
 

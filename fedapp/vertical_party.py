@@ -47,16 +47,9 @@ def prepare_vertical_site(
     )
     model_dir = str(node_config.get("model-dir", "")).strip()
     part: ModelPart | None = None
-    if vertical.mode != "train":
-        part = own_part(vertical.model, name=name, simulated=simulated, model_dir=model_dir)
-    elif resumed or vertical.warm_start:
-        part = own_part(
-            resumed or vertical.warm_start,
-            name=name,
-            simulated=simulated,
-            model_dir=model_dir,
-            key="resume" if resumed else "vertical-xgboost.warm-start",
-        )
+    if (named := _model_named(vertical, resumed)) is not None:
+        model, key = named
+        part = own_part(model, name=name, simulated=simulated, model_dir=model_dir, key=key)
     frame = site_data.load_frame(
         node_config,
         data=vertical.data,
@@ -102,6 +95,17 @@ def prepare_vertical_site(
         if simulated
         else node_config.get("export-consent") is True,
     )
+
+
+def _model_named(config: VerticalXGBoostConfig, resumed: str) -> tuple[str, str] | None:
+    """The model of which the party must have its part, and the key that names it."""
+    if config.mode != "train":
+        return config.model, "vertical-xgboost.model"
+    if resumed:
+        return resumed, "resume"
+    if config.warm_start:
+        return config.warm_start, "vertical-xgboost.warm-start"
+    return None
 
 
 def _codings(

@@ -14,7 +14,7 @@ from fedapp.fingerprint import code_fingerprint
 from fedapp.resumption import Resumption
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
-from fedapp.vertical_central import compare, read_joined
+from fedapp.vertical_central import compare, metric_values, read_joined
 from fedapp.vertical_export import EXPORT_DISCLOSURES, export
 from fedapp.vertical_importance import IMPORTANCE_DISCLOSURES, sum_importance
 from fedapp.vertical_prediction import predict
@@ -30,12 +30,8 @@ from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical
 from strategies.vertical_snapshot import Interrupted
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, Facts, FactValue, TaskPart
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.importance_messages import SplitColumns
-from tasks.vertical_xgboost.messages import (
-    STOP,
-    StopRequest,
-)
-from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.prediction_messages import PartFacts
 from tasks.vertical_xgboost.tree import text_of
@@ -188,7 +184,7 @@ def _line(grown: GrownTree, config: RunConfig) -> dict[str, Any]:
     """Line of ``metrics.jsonl`` of a tree."""
     return {
         "tree": grown.number,
-        **_metrics(grown, config),
+        **metric_values(grown.train, grown.evaluation, config),
         **_cost(grown.cost),
     }
 
@@ -202,21 +198,10 @@ def _cost(cost: Cost) -> dict[str, Any]:
     }
 
 
-def _metrics(grown: GrownTree, config: RunConfig) -> dict[str, float]:
-    quality = objective_of(config.vertical_xgboost).quality_name
-    found = {"train-loss": grown.train.loss, f"train-{quality}": grown.train.quality}
-    if grown.evaluation is not None:
-        found |= {
-            "test-loss": grown.evaluation.loss,
-            f"test-{quality}": grown.evaluation.quality,
-        }
-    return found
-
-
 def _summary(result: VerticalResult, config: RunConfig) -> dict[str, Any]:
     last, before = result.trees[result.trees_to_keep - 1], len(result.trees_before)
     summary: dict[str, Any] = {
-        **_metrics(last, config),
+        **metric_values(last.train, last.evaluation, config),
         "model": result.run,
         "trees": before + len(result.trees),
         "trees-kept": before + result.trees_to_keep,

@@ -21,8 +21,8 @@ from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.message_parts import Sealed
-from tasks.vertical_xgboost.messages import STOP, StopRequest
 from tasks.vertical_xgboost.prediction_messages import (
     PREDICT,
     PREDICTIONS,

@@ -18,6 +18,15 @@ from tasks.vertical_xgboost.aggregate_messages import (
 from tasks.vertical_xgboost.alignment import tells_exponents_later
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
+from tasks.vertical_xgboost.end_messages import (
+    FINISH,
+    STOP,
+    TRIM,
+    FinishReply,
+    FinishRequest,
+    StopRequest,
+    TrimRequest,
+)
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
     HistogramsReply,
@@ -25,20 +34,14 @@ from tasks.vertical_xgboost.level_messages import (
 )
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
-    FINISH,
     LABELS,
-    STOP,
     BucketsReply,
     BucketsRequest,
-    FinishReply,
-    FinishRequest,
     LabelsReply,
     LabelsRequest,
-    StopRequest,
 )
 from tasks.vertical_xgboost.objective import Metrics
 from tasks.vertical_xgboost.tree import OwnedTree
-from tasks.vertical_xgboost.trim_message import TRIM, TrimRequest
 
 
 def vertical_disclosures(config: VerticalXGBoostConfig) -> dict[str, Disclosure]:

@@ -139,33 +139,45 @@ def set_up(
         exponent, bits=config.fixed_point_bits, weight_exponent=labels.weight_exponent
     )
     book.replay()
-    layouts = tuple(reply.layout for reply in told.values())
-    ranked = zip(layouts, told.values(), strict=True)
-    positions = tuple(layout.canonical_positions(reply.ranks) for layout, reply in ranked)
-    ranks = tuple(reply.ranks for reply in told.values())
-    maps = by_receiver({name: reply.sealed for name, reply in told.items()})
-    relay = Relay(
-        {
-            to: StartOfTraining(
-                maps[to], layouts, exponent, ranks if config.samples_columns else ()
-            )
-            for to in names
-        },
-        split_clients={name: names[at] for name, at in zip(names, split_clients, strict=True)},
+    sources = Sources(
+        names,
+        split_clients,
+        layouts=tuple(reply.layout for reply in told.values()),
+        positions=tuple(reply.layout.canonical_positions(reply.ranks) for reply in told.values()),
+        keys=keys,
+        ranks=tuple(reply.ranks for reply in told.values()),
     )
-    relay.keep_orders({name: reply.following for name, reply in told.items()})
     return Training(
         parties=parties,
         config=config,
         roster=roster,
-        sources=Sources(names, split_clients, layouts, positions, keys, ranks),
-        relay=relay,
+        sources=sources,
+        relay=_relay(sources, told, config, exponent=exponent),
         book=book,
         base_scores=labels.base_scores,
         base_margins=labels.base_margins,
         cost=book.spent(),
         rows_before={name: fact.num_rows for name, fact in facts.items()},
     )
+
+
+def _relay(
+    sources: Sources,
+    told: Mapping[str, BucketsReply],
+    config: VerticalXGBoostConfig,
+    *,
+    exponent: int,
+) -> Relay:
+    """What parties hear with the first level: bucket maps, layouts, bound of the gradients."""
+    names, ranks = sources.names, sources.ranks if config.samples_columns else ()
+    maps = by_receiver({name: reply.sealed for name, reply in told.items()})
+    clients = zip(names, sources.split_clients, strict=True)
+    relay = Relay(
+        {to: StartOfTraining(maps[to], sources.layouts, exponent, ranks) for to in names},
+        split_clients={name: names[at] for name, at in clients},
+    )
+    relay.keep_orders({name: reply.following for name, reply in told.items()})
+    return relay
 
 
 def draw_split_clients(names: tuple[str, ...]) -> dict[str, str]:
@@ -222,12 +234,7 @@ def _gather_labels(
     if (owned, training) != (book.num_training + book.num_evaluation, book.num_training):
         # Which rows have no or two owners the parties see in what they seal for one another, and
         # refuse with the counts: they are asked before the run is ended here.
-        given = config.given_base_score
-        if first is not None:
-            return _Labels(sealed, False, first.base_scores, first.base_margins, heaviest)
-        scores = (0.5 if given is None else given,) * objective.num_roots
-        margins = (0.0,) * len(scores) if given is None else objective.base_margins(scores)
-        return _Labels(sealed, False, scores, margins, heaviest)
+        return _Labels(sealed, False, *_provisional_base(config, first), heaviest)
     if weights:
         _take_weights(book, weights, FixedPointScale(config.fixed_point_bits, heaviest), config)
     if first is not None:
@@ -239,6 +246,17 @@ def _gather_labels(
     except SiteFault as fault:  # labels of one class
         raise Refused(list(fault.reasons)) from None
     return _Labels(sealed, True, base_scores, base_margins, heaviest)
+
+
+def _provisional_base(
+    config: VerticalXGBoostConfig, first: EarlierModel | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Base scores and margins of a run that ends with the next step, as parties accept them."""
+    if first is not None:
+        return first.base_scores, first.base_margins
+    objective, given = objective_of(config), config.given_base_score
+    scores = (0.5 if given is None else given,) * objective.num_roots
+    return scores, (0.0,) * len(scores) if given is None else objective.base_margins(scores)
 
 
 def _take_weights(

@@ -12,19 +12,20 @@ from tasks.vertical_xgboost.aggregate_messages import (
     AggregateRequest,
 )
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
+from tasks.vertical_xgboost.end_messages import (
+    FINISH,
+    TRIM,
+    FinishReply,
+    FinishRequest,
+    TrimRequest,
+)
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
     HistogramsReply,
     HistogramsRequest,
     SealedDecision,
 )
-from tasks.vertical_xgboost.messages import (
-    FINISH,
-    FinishReply,
-    FinishRequest,
-)
 from tasks.vertical_xgboost.protected_sums import protected_sums
-from tasks.vertical_xgboost.trim_message import TRIM, TrimRequest
 
 Decisions = Mapping[str, Sequence[SealedDecision]]
 """What each party is told of each node of a level: the same, but for sealed weights."""

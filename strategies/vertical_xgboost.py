@@ -33,15 +33,11 @@ from strategies.without_rounds import WithoutRounds
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
+from tasks.vertical_xgboost.end_messages import STOP, FinishReply, StopRequest
 from tasks.vertical_xgboost.gains import BestSplit, winner
 from tasks.vertical_xgboost.level_messages import (
     HistogramsReply,
     SealedDecision,
-)
-from tasks.vertical_xgboost.messages import (
-    STOP,
-    FinishReply,
-    StopRequest,
     metrics_step,
 )
 from tasks.vertical_xgboost.objectives import objective_of

@@ -28,8 +28,9 @@ from tasks.survival.messages import EVALUATE, TRAIN
 from tasks.survival.set_up_messages import STATISTICS
 from tasks.vertical_xgboost.aggregate_messages import AGGREGATE
 from tasks.vertical_xgboost.decide_messages import DECIDE
+from tasks.vertical_xgboost.end_messages import FINISH
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS
-from tasks.vertical_xgboost.messages import BUCKETS, FINISH, LABELS
+from tasks.vertical_xgboost.messages import BUCKETS, LABELS
 from tests import faulty_sites
 from tests.faulty_sites import Case, Disturbance, time_limit
 from tests.patients import patients

@@ -13,7 +13,7 @@ from flwr.app import Message
 from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.simulation import InProcessGrid
 from fedapp.strict_json import replace_json, replace_or_overwrite_json
-from tasks.vertical_xgboost.messages import STOP
+from tasks.vertical_xgboost.end_messages import STOP
 from tests.faulty_sites import time_limit
 from tests.full_disk import FullDisk
 from tests.test_faults import CASES, LIMIT

@@ -27,7 +27,8 @@ from tasks.site.messages import HELLO
 from tasks.vertical_xgboost import alignment_client, private_sets
 from tasks.vertical_xgboost.alignment import HashedIds
 from tasks.vertical_xgboost.alignment_messages import ALIGN, COMMON, INVITE, MATCH
-from tasks.vertical_xgboost.messages import LABELS, STOP, StopRequest
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
+from tasks.vertical_xgboost.messages import LABELS
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import Recorded, bytes_of, record, run
 

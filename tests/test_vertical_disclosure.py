@@ -24,6 +24,7 @@ from tasks.vertical_xgboost.aggregate_messages import AGGREGATE, AggregateReply
 from tasks.vertical_xgboost.buckets import bucket_columns
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideReply, DecideRequest
+from tasks.vertical_xgboost.end_messages import FINISH, FinishReply
 from tasks.vertical_xgboost.level_messages import (
     HISTOGRAMS,
     HistogramsReply,
@@ -32,10 +33,8 @@ from tasks.vertical_xgboost.level_messages import (
 from tasks.vertical_xgboost.messages import (
     BUCKETS,
     BUCKETS_STEP,
-    FINISH,
     LABELS,
     BucketsReply,
-    FinishReply,
     LabelsReply,
     LabelsRequest,
 )

@@ -18,8 +18,9 @@ from tasks.site.messages import HELLO, HelloReply, HelloRequest
 from tasks.vertical_xgboost.client import introduction
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.decide_messages import DECIDE, DecideRequest
+from tasks.vertical_xgboost.end_messages import FINISH, STOP, StopRequest
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS
-from tasks.vertical_xgboost.messages import BUCKETS, FINISH, LABELS, STOP, StopRequest
+from tasks.vertical_xgboost.messages import BUCKETS, LABELS
 from tasks.vertical_xgboost.paillier.ciphertexts import Ciphertexts
 from tasks.vertical_xgboost.paillier.engine import engine_named
 from tasks.vertical_xgboost.paillier.packing import SlotLayout

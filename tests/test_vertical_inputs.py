@@ -19,12 +19,9 @@ from fedapp.simulation import InProcessGrid, SimulationResult
 from tasks.site.faults import SiteFault
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost.decide_messages import DECIDE
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS
 from tasks.vertical_xgboost.message_parts import array_record
-from tasks.vertical_xgboost.messages import (
-    STOP,
-    StopRequest,
-)
 from tasks.vertical_xgboost.paillier.engine import engine_named
 from tasks.vertical_xgboost.paillier.packing import SlotLayout
 from tasks.vertical_xgboost.protected_sums import LevelShape, PaillierSums

@@ -12,8 +12,9 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from tasks.site.messages import HELLO
 from tasks.vertical_xgboost.aggregate_messages import AGGREGATE
 from tasks.vertical_xgboost.decide_messages import DECIDE
+from tasks.vertical_xgboost.end_messages import FINISH
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS
-from tasks.vertical_xgboost.messages import BUCKETS, FINISH, LABELS
+from tasks.vertical_xgboost.messages import BUCKETS, LABELS
 from tasks.vertical_xgboost.site_state import Secrets
 from tests.vertical_attacks import Attacked, attack, frames_of
 from tests.vertical_runs import MARK_OF_THE_END

@@ -13,9 +13,9 @@ from flwr.app import Message
 from fedapp import simulation
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid, simulate
+from tasks.vertical_xgboost.end_messages import TRIM
 from tasks.vertical_xgboost.model_part import ModelPart
 from tasks.vertical_xgboost.protected_sums import PaillierSums
-from tasks.vertical_xgboost.trim_message import TRIM
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import (
     MARK_OF_THE_END,

@@ -24,9 +24,9 @@ from strategies.vertical_result import GrownTree
 from strategies.vertical_set_up import draw_split_clients
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.vertical_xgboost.decide_messages import DECIDE
+from tasks.vertical_xgboost.end_messages import FINISH, STOP, FinishRequest, StopRequest
 from tasks.vertical_xgboost.gains import BestSplit
 from tasks.vertical_xgboost.level_messages import HISTOGRAMS, HistogramsRequest
-from tasks.vertical_xgboost.messages import FINISH, STOP, FinishRequest, StopRequest
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import assert_same, central_fit, record, run

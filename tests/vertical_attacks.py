@@ -14,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedapp import simulation
 from fedapp.simulation import InProcessGrid
-from tasks.vertical_xgboost.messages import STOP, StopRequest
+from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tests.vertical_frames import cut, random_frame
 from tests.vertical_runs import draw_known_keys, run
 

@@ -33,17 +33,15 @@ from tasks.vertical_xgboost.alignment_client import (
 )
 from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.earlier_trees import cut_for, gradient_exponent, rows_digest
+from tasks.vertical_xgboost.end_messages import FinishReply, FinishRequest, StopRequest, TrimRequest
 from tasks.vertical_xgboost.heard import hear_decisions, open_all
 from tasks.vertical_xgboost.messages import (
     BUCKETS_STEP,
     LABELS_STEP,
     BucketsReply,
     BucketsRequest,
-    FinishReply,
-    FinishRequest,
     LabelsReply,
     LabelsRequest,
-    StopRequest,
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.own_order import draw_order
@@ -73,7 +71,6 @@ from tasks.vertical_xgboost.told_numbers import (
     check_weight_exponent,
     weight_exponent,
 )
-from tasks.vertical_xgboost.trim_message import TrimRequest
 
 
 def introduction(site: VerticalSite, context: Context) -> TaskPart:

@@ -13,9 +13,8 @@ from tasks.secure.secure_sums import MaskedVector
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.decide_messages import leaves_step
 from tasks.vertical_xgboost.fixed_point import IntArray
-from tasks.vertical_xgboost.level_messages import SealedDecision
+from tasks.vertical_xgboost.level_messages import SealedDecision, metrics_step
 from tasks.vertical_xgboost.message_parts import Sealed
-from tasks.vertical_xgboost.messages import metrics_step
 from tasks.vertical_xgboost.party import Decision, KnownSplit, Party
 from tasks.vertical_xgboost.peers import Peers
 from tasks.vertical_xgboost.site_state import Secrets

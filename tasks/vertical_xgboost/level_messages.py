@@ -40,6 +40,11 @@ from tasks.vertical_xgboost.message_parts import (
 HISTOGRAMS = "query.vertical_histograms"
 
 
+def metrics_step(tree: int) -> str:
+    """Name of the step under which metrics after a tree are masked; trees count from 0."""
+    return f"vertical-metrics-{tree}"
+
+
 @dataclass(frozen=True)
 class StartOfTraining:
     """What the first level's request adds.

@@ -1,6 +1,7 @@
-"""What travels in the set-up and at the end of the vertical XGBoost task, message by message.
+"""What travels in the set-up of the vertical XGBoost task, message by message.
 
-The exchanges of a tree level are in `level_messages`, `aggregate_messages` and `decide_messages`.
+The exchanges of a tree level are in `level_messages`, `aggregate_messages` and `decide_messages`,
+those of the end in `end_messages`.
 ``sealed`` maps are what one party sends another: in a reply by receiver, in a request by sender.
 The server carries them and cannot read them. Every ``reveals`` is a sentence of the ledger, and so
 is every ``reveals_sealed``: to the receiver of a sealed part of the reply, by name of its record.
@@ -27,7 +28,6 @@ from tasks.vertical_xgboost.aggregate_messages import (
 from tasks.vertical_xgboost.alignment_messages import CommonRows
 from tasks.vertical_xgboost.candidates import CandidateLayout
 from tasks.vertical_xgboost.going_on import GoingOn
-from tasks.vertical_xgboost.level_messages import SealedDecision, put_decisions, read_decisions
 from tasks.vertical_xgboost.message_parts import (
     SEALED,
     SEALED_ORDERS,
@@ -51,19 +51,9 @@ from tasks.vertical_xgboost.message_parts import (
 
 LABELS = "query.vertical_labels"
 BUCKETS = "query.vertical_buckets"
-FINISH = "query.vertical_finish"
-STOP = "query.vertical_stop"
 
 LABELS_STEP = "vertical-labels"
 BUCKETS_STEP = "vertical-buckets"
-
-
-def metrics_step(tree: int) -> str:
-    """Name of the step under which metrics after a tree are masked; trees count from 0."""
-    return f"vertical-metrics-{tree}"
-
-
-# Set-up ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -310,86 +300,3 @@ class BucketsReply:
         if (len(following.order) if following else None) != (candidates if has_order else None):
             raise MalformedReply("order: must be one of all candidates, where it is drawn")
         return cls(sealed, layout, ranks, exponent, following, read_seconds(content))
-
-
-# The end --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class FinishRequest:
-    """Server to every party: what became of the last level; keep your part of the model.
-
-    Attributes
-    ----------
-    decisions : tuple of SealedDecision
-        Empty if training stopped in front of a tree.
-    trees_to_keep : int
-        Those of an earlier model are counted too.
-    folder : str
-        Simulation only: where each party writes its part.
-    """
-
-    decisions: tuple[SealedDecision, ...]
-    trees_to_keep: int
-    folder: str = ""
-
-    reveals: ClassVar[str] = "the last splits, how many trees are kept; sealed: weights of leaves"
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        settings = ConfigRecord({"trees-to-keep": self.trees_to_keep, "folder": self.folder})
-        content = RecordDict({"finish": settings})
-        put_decisions(content, self.decisions)
-        return content
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> FinishRequest:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        settings = content.config_records["finish"]
-        return cls(
-            read_decisions(content), as_whole(settings["trees-to-keep"]), str(settings["folder"])
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class FinishReply:
-    """A party has stored its part of the model."""
-
-    metrics: MaskedVector | None = None
-    seconds: Seconds = field(default_factory=dict)
-
-    reveals: ClassVar[str] = (
-        "nothing of one party: losses and metrics under masks; seconds per operation of "
-        "cryptography"
-    )
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        content = RecordDict()
-        if self.metrics is not None:
-            put_masked(content, self.metrics)
-        put_seconds(content, self.seconds)
-        return content
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> FinishReply:
-        """Read the message's content; raises ValueError or KeyError if it is malformed."""
-        return cls(read_masked(content), read_seconds(content))
-
-
-@dataclass(frozen=True)
-class StopRequest:
-    """Server to every party: the run has ended, and why; forget its keys. No answer is needed."""
-
-    reason: str
-
-    reveals: ClassVar[str] = "why the run ends, in words that hold no value of a row"
-
-    def to_record(self) -> RecordDict:
-        """Return the message's content."""
-        return RecordDict({"stop": ConfigRecord({"reason": self.reason})})
-
-    @classmethod
-    def from_record(cls, content: RecordDict) -> StopRequest:
-        """Read the message's content; raises KeyError if it is malformed."""
-        return cls(str(content.config_records["stop"]["reason"]))
