@@ -1,7 +1,8 @@
 """SuperNodes and the SuperLink of a real federation, killed, started again and started late.
 
-One federation of three sites serves all tests, and several runs go on in it at once: an exchange
-takes seconds, whatever it carries. All sites have columns for all tasks.
+One federation of three sites serves all tests. An exchange takes as long as a ClientApp takes to
+start, whatever it carries: a few seconds, or tens of them where others use the processors. Where
+it takes half a minute, Flower gives the ClientApp up and starts another one: nothing can pass.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,13 @@ from fedapp.site_data.dealt_files import write_frame
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
-LATE = 60.0
-"""Seconds after which a reply is late."""
+LATE = 120.0
+"""Seconds after which a reply is late: before that Flower misses the heartbeats of a killed node,
+and after that sites of a busy machine have answered."""
+NO_HEARTBEAT = "Node Unavailable"
+"""Flower's word for a node without heartbeats for a minute."""
+STOPPED = 60.0
+"""Seconds from the end of the SuperLink to that of a run: half a minute, twice where it is busy."""
 BUSY = 600.0
 """Seconds that a busy machine may take for a few exchanges and starts of processes."""
 
@@ -100,10 +107,17 @@ class Processes:
         self.west = self._start(SITES + "/west", "supernode-west", SUPERNODE_PORT=str(port))
 
     def start_link(self) -> None:
-        """Start the SuperLink again, with its database."""
+        """Start the SuperLink again, with its database, and wait for the SuperNodes."""
+        before = self._heartbeats()
         self.link = self._start(SERVER, "superlink", SUPERLINK_LISTEN="127.0.0.1")
         authority = self.federation.folder / SERVER / "ca.crt"
         wait_for(lambda: is_healthy(self.federation.plan, authority), "the SuperLink")
+        # The database has nodes as online for a minute after their last heartbeat, while they
+        # still wait to try again. They are not activated anew: their heartbeats go on.
+        wait_for(
+            lambda: all(until > before[node] for node, until in self._heartbeats().items()),
+            "heartbeats of all SuperNodes",
+        )
 
     def complete(self) -> None:
         """Start again what a test has killed."""
@@ -117,6 +131,14 @@ class Processes:
     def online(self) -> int:
         """How many SuperNodes the SuperLink has online."""
         return online_nodes(self.federation.plan, self.federation.environment)
+
+    def _heartbeats(self) -> dict[int, float]:
+        """Of each SuperNode, until when its last heartbeat makes it count as online."""
+        database = self.federation.folder / SERVER / "superlink.sqlite"
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as read:
+            rows = read.execute("SELECT node_id, online_until FROM node").fetchall()
+        assert len(rows) == len(NAMES)
+        return dict(rows)
 
     def _start(self, folder: str, log: str, **variables: str) -> Service:
         home = self.federation.folder / folder
@@ -210,15 +232,11 @@ def test_a_late_site_is_waited_for_and_a_killed_one_ends_runs_that_need_all(
     kill(processes.west)  # `complete` starts it again for the next test
     killed = time.monotonic()
     roc_glm, vertical = (run.end("a run without west") for run in runs)
-    assert time.monotonic() - killed < 2 * LATE + BUSY  # one exchange, and telling the others
-    assert {roc_glm.status["status"], vertical.status["status"]} == {"failed"}
+    assert time.monotonic() - killed < 2 * LATE  # one exchange, and telling the others
     for record in (roc_glm, vertical):
+        assert record.status["status"] == "failed"
         assert " west: " in record.status["reason"]
-        gone = (
-            f"no reply within {LATE:g} s",
-            "Node Unavailable",
-        )  # Flower's heartbeat may be first
-        assert any(words in record.status["reason"] for words in gone)
+        assert NO_HEARTBEAT in record.status["reason"]
     assert "auc" not in roc_glm.summary
     told = {row["receiver"] for row in vertical.ledger if row["step"] == "stop"}
     assert {"north", "south"} <= told
@@ -236,32 +254,45 @@ def test_a_site_killed_in_mid_run_is_missed_and_can_be_started_again(processes: 
     assert [line["round"] for line in record.rounds] == [0, 1, 2, 3]
     assert record.summary["faults"]
     assert all(fault.startswith("west: ") for fault in record.summary["faults"])
-    answered = {row["sender"] for row in record.ledger if row["step"] == "evaluate"}
-    assert {"north", "south"} <= answered
+    every = {row["exchange"] for row in record.ledger}
+    answered = {
+        site: {
+            row["exchange"]
+            for row in record.ledger
+            if row["sender"] == site and "could not answer" not in row["reveals"]
+        }
+        for site in NAMES
+    }
+    assert answered["north"] == answered["south"] == every
+    assert every - answered["west"], "west has missed nothing"
+    assert max(every) in answered["west"], "west has not taken part again"
     wait_for(lambda: processes.online() == 3, "west again")
 
 
-def test_runs_end_when_the_superlink_is_killed_and_go_on_when_it_is_back(
+def test_a_run_ends_when_the_superlink_is_killed_and_goes_on_when_it_is_back(
     processes: Processes, tmp_path: Path
 ) -> None:
-    every: dict[str, Value] = {"min-sites": 3, "timeout": BUSY}
-    survival: dict[str, Value] = {**SURVIVAL, **every, "survival.rounds": 1}
-    runs = [Run(processes.federation, task) for task in (survival, {**VERTICAL, **every})]
-    wait_for(lambda: runs[0].has(CHECKPOINT), "a checkpoint")
-    wait_for(lambda: all(run.has("ledger.jsonl", "hello") for run in runs), "introductions")
-    assert not any(run.has("status.json", '"ok"') for run in runs)
+    survival: dict[str, Value] = {
+        **SURVIVAL,
+        "min-sites": 3,
+        "timeout": BUSY,
+        "survival.rounds": 1,
+    }
+    run = Run(processes.federation, survival)
+    wait_for(lambda: run.has(CHECKPOINT), "a checkpoint")
+    assert run.has("status.json", "running")
     kill(processes.link)
-    killed = time.monotonic()
-    records = [run.end("a run without SuperLink") for run in runs]
-    assert time.monotonic() - killed < BUSY / 2  # not the time limit of replies
-    for record in records:
-        assert record.status["status"] == "failed"
-        assert "stopped from outside after" in record.status["reason"]
-        assert record.ledger
+    wait_for(
+        lambda: not run.has("status.json", "running"), "a run without SuperLink", seconds=STOPPED
+    )
+    killed = run.end("a run without SuperLink")
+    assert killed.status["status"] == "failed"
+    assert "stopped from outside after" in killed.status["reason"]
+    assert killed.ledger
     processes.start_link()
     wait_for(lambda: processes.online() == 3, "SuperNodes that are back")
-    assert runs[0].folder is not None
-    resumed = Run(processes.federation, {**survival, "resume": str(runs[0].folder)})
+    assert run.folder is not None
+    resumed = Run(processes.federation, {**survival, "resume": str(run.folder)})
     record = resumed.end("the resumed run")
     assert record.status["status"] == "ok", record.status
     config = {key: value for key, value in survival.items() if key != "task"}
@@ -275,4 +306,4 @@ def test_runs_end_when_the_superlink_is_killed_and_go_on_when_it_is_back(
     ):
         for name in set(theirs.files) - {"header"}:
             assert ours[name].tobytes() == theirs[name].tobytes(), name
-    assert json.loads((runs[0].folder / "continued.json").read_text())
+    assert json.loads((run.folder / "continued.json").read_text())
