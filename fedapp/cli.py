@@ -249,8 +249,11 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _site_ledger(options: argparse.Namespace) -> int:
-    from fedapp.site_ledger import ledger_document, table_of
+    from fedapp.site_ledger import has_ledger, ledger_document, table_of
 
+    if options.folder.is_dir() and not has_ledger(options.folder):
+        print(f"{options.folder}: no ledger here: no run has begun under a max-epsilon")
+        return 0
     try:
         document = ledger_document(
             options.folder, max_epsilon=options.max_epsilon, max_delta=options.max_delta

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.site_limits import DEFAULT_MAX_DELTA
-from tasks.privacy.site_budget import last_limit, read_ledger, spent
+from tasks.privacy.site_budget import LEDGER_NAME, last_limit, read_ledger, spent
+
+
+def has_ledger(folder: Path) -> bool:
+    """Whether a run has ever begun a ledger in a folder, or left a mark that there was one."""
+    return any(path.suffix != ".lock" for path in folder.glob(f"{LEDGER_NAME}*"))
 
 
 def ledger_document(

@@ -54,7 +54,7 @@ def prepare_vertical_site(
         node_config,
         data=vertical.data,
         seed=config.general.seed,
-        spread=site_data.Spread(id=id_column, label=label_column),
+        spread=site_data.Spread(id=id_column, label=label_column, weight=vertical.weight),
     )
     if part is not None and vertical.mode != "train":
         labels = () if vertical.asker else (label_column,)

@@ -272,3 +272,11 @@ def test_identity_writes_a_key_and_prints_what_to_pin(
     assert file.stat().st_mode & 0o777 == 0o600
     assert main(["identity", str(file)]) == 2
     assert str(file) in capsys.readouterr().err
+
+
+def test_a_folder_without_a_ledger_is_said_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site-ledger", str(tmp_path)]) == 0
+    assert "no ledger here" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -166,3 +166,40 @@ def test_scikit_learn_is_not_imported() -> None:
         "for name in ('breast-cancer-columns', 'diabetes')]; assert 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+def test_weights_go_with_the_labels() -> None:
+    joined = pd.DataFrame({"id": range(6), "a": range(6), "w": np.arange(6.0), "label": [0, 1] * 3})
+    spread = Spread(weight="w")
+    tables = [party_table(joined.assign(b=1.0), spread, site=at, sites=2, seed=0) for at in (0, 1)]
+    for table in tables:
+        assert (table["w"].notna() == table["label"].notna()).all()
+        assert (table["w"].dropna() == joined["w"][table["w"].notna()]).all()
+    assert sum(int(table["w"].notna().sum()) for table in tables) == 6
+    with pytest.raises(SiteFault, match='no column "v"'):
+        party_table(joined, Spread(weight="v"), site=0, sites=1, seed=0)
+    with pytest.raises(SiteFault, match='the weight is the column "label", as another'):
+        party_table(joined, Spread(weight="label"), site=0, sites=1, seed=0)
+
+
+def test_a_joined_file_with_weights_is_trained_on(tmp_path: Path) -> None:
+    from fedapp.simulation import simulate
+
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.normal(size=(60, 4)), columns=list("abcd"))
+    frame["w"], frame["label"] = random.gamma(1.0, 1.0, 60), (frame["a"] > 0).astype(int)
+    frame.insert(0, "id", range(60))
+    frame.to_csv(tmp_path / "joined.csv", index=False)
+    keys: dict[str, bool | int | float | str] = {
+        "data": str(tmp_path / "joined.csv"),
+        "weight": "w",
+        "num-trees": 1,
+        "max-depth": 2,
+        "encryption": "none",
+    }
+    config = {f"vertical-xgboost.{name}": value for name, value in keys.items()}
+    result = simulate(
+        "vertical-xgboost", config={**config, "num-sites": 3, "run-dir": str(tmp_path)}
+    )
+    assert result.summary["status"] == "ok", result.summary.get("reason")
+    assert result.summary["central"]["same-trees"] is True

@@ -50,6 +50,7 @@ def _add_partition(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     add("--id", help="column of row ids, which stay as they stand, as 007 (default id)")
     add("--label", help="vertical: column of labels (default label)")
     add("--columns", choices=("random", "in-order"), help="vertical: which site gets which columns")
+    add("--weight", help="vertical: column of weights of rows, dealt with the labels")
     add("--labels", choices=("even", "skewed"), help="vertical: shares of labels (default even)")
     add("--labels-at", metavar="SITES", help="vertical: the sites that have labels (default all)")
     add("--format", choices=("csv", "parquet"), help="of the files (default: as DATA, else csv)")
@@ -148,8 +149,8 @@ def _dealing(options: argparse.Namespace) -> tuple[Partition, Spread | None]:
 
     rows = {"by": "column", "kind": "kind", "time": "time", "event": "event"}
     rows |= {"event_value": "event_value", "alpha": "alpha"}
-    columns = {"id": "id", "label": "label", "columns": "columns", "labels": "labels"}
-    stray = [*rows] if options.vertical else ["label", "columns", "labels", "labels_at"]
+    columns = {name: name for name in ("id", "label", "weight", "columns", "labels")}
+    stray = [*rows] if options.vertical else ["label", "weight", "columns", "labels", "labels_at"]
     given = [f"--{name.replace('_', '-')}" for name in stray if getattr(options, name) is not None]
     if given:
         raise ValueError(

@@ -54,7 +54,9 @@ def rehearsal_frames(config: RunConfig, sites: Sequence[str]) -> dict[str, pd.Da
         return dealt_frames(config.roc_glm.data, sites, seed=general.seed)
     if general.task == "vertical-xgboost":
         vertical = config.vertical_xgboost
-        spread = Spread(id=vertical.id or "id", label=vertical.label or "label")
+        spread = Spread(
+            id=vertical.id or "id", label=vertical.label or "label", weight=vertical.weight
+        )
         return dealt_frames(vertical.data, sites, seed=general.seed, spread=spread)
     survival = config.survival
     frames = dealt_frames(

@@ -49,6 +49,8 @@ class Spread:
         Where there is no column `id`, number the rows instead of refusing the table.
     label_owners : tuple of int
         Places of the parties that the labels are dealt to, in this order; ``()`` for all.
+    weight : str
+        Column of weights, which go with the labels; ``""``: rows have none.
     """
 
     id: str = ID
@@ -57,6 +59,7 @@ class Spread:
     labels: LabelSpread = "even"
     number_rows: bool = False
     label_owners: tuple[int, ...] = ()
+    weight: str = ""
 
 
 def party_table(
@@ -80,7 +83,7 @@ def party_table(
     -------
     DataFrame
         All rows in the order of `joined`: the ids, the party's features in the order of `joined`,
-        and the label, missing where another party owns it.
+        and label and weight, missing where another party owns them.
 
     Raises
     ------
@@ -88,7 +91,8 @@ def party_table(
         ``unknown-column``; ``bad-partition`` for fewer columns than parties or a bad seed.
     """
     _check(joined, spread, site=site, sites=sites, seed=seed)
-    features = [name for name in joined.columns if name not in (spread.id, spread.label)]
+    with_labels = [spread.label, *([spread.weight] if spread.weight else [])]
+    features = [name for name in joined.columns if name not in (spread.id, *with_labels)]
     if len(features) < sites:
         raise SiteFault(
             "bad-partition", f"{len(features)} columns of features are too few for {sites} parties"
@@ -100,17 +104,21 @@ def party_table(
     table = joined[own].copy()
     ids = joined[spread.id] if spread.id in joined.columns else np.arange(len(joined))
     table.insert(0, spread.id, ids)
-    table[spread.label] = joined[spread.label].where(labelled)
+    for name in with_labels:
+        table[name] = joined[name].where(labelled)
     return table
 
 
 def _check(joined: pd.DataFrame, spread: Spread, *, site: int, sites: int, seed: int) -> None:
     needed = [spread.label] if spread.number_rows else [spread.id, spread.label]
+    needed += [spread.weight] if spread.weight else []
     missing = [name for name in needed if name not in joined.columns]
     if missing:
         raise SiteFault("unknown-column", *(f'no column "{name}" in the data' for name in missing))
     if spread.id == spread.label:
         raise SiteFault("unknown-column", f'id and label are both "{spread.id}"')
+    if spread.weight and spread.weight in (spread.id, spread.label):
+        raise SiteFault("unknown-column", f'the weight is the column "{spread.weight}", as another')
     faults = [
         f'{what} "{value}" must be one of: {", ".join(allowed)}'
         for what, value, allowed in (
