@@ -229,6 +229,7 @@ def test_a_rehearsal_of_roc_glm_equals_the_in_process_run(tmp_path: Path) -> Non
     for key in ("auc", "auc-variance", "gamma-1", "deviance", "brier"):
         assert deployed.summary[key] == mine.summary[key], key
     assert {path.name for path in (folder / "logs").iterdir()} == {
+        "register.log",
         "superlink.log",
         *(f"supernode-site-{place}.log" for place in range(3)),
     }
