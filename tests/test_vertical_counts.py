@@ -237,7 +237,7 @@ def test_partial_dp_of_counts_says_what_it_gives(tmp_path: Path) -> None:
 
 
 def test_noise_that_takes_rates_beyond_their_bound_accuses_nobody(tmp_path: Path) -> None:
-    result = run(tmp_path, frames_of(), dp_epsilon=0.01, **SMALL)
+    result = run(tmp_path, frames_of(), seeded_noise=True, dp_epsilon=0.01, **SMALL)
     assert result.summary["status"] == "refused"
     reason = str(result.summary["reason"])
     assert "noise of dp-epsilon = 0.01 in leaf weights may be too large" in reason

@@ -33,13 +33,18 @@ MARK_OF_THE_END = ["vertical-stopped"]
 
 
 def run(
-    directory: Path, frames: Sequence[pd.DataFrame], *, seed: int = 0, **keys: Value
+    directory: Path,
+    frames: Sequence[pd.DataFrame],
+    *,
+    seed: int = 0,
+    seeded_noise: bool = False,
+    **keys: Value,
 ) -> SimulationResult:
     """A run over frames; keys are Python names of the task's settings. Plain unless asked."""
     settings = {"encryption": "none", "allow_two_parties": len(frames) == 2, **keys}
     if settings["encryption"] == "paillier":
         settings |= {"key_bits": 1024, "allow_weak_key": True}
-    config: dict[str, Value] = {"run-dir": str(directory)}
+    config: dict[str, Value] = {"run-dir": str(directory), "seeded-noise": seeded_noise}
     for name, value in settings.items():
         own = "lambda" if name == "reg_lambda" else name.replace("_", "-")
         config[f"{TASK}.{own}"] = value
