@@ -12,6 +12,7 @@ import tempfile
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,8 @@ RUN_FOLDER_LINE = "run folder: "
 
 _STARTED = re.compile(r"Successfully started run (\d+)")
 _STOP_SECONDS = 60.0
+_END_SECONDS = 10.0
+"""How long Flower's command has to end when it is asked to."""
 
 
 class FlowerRunError(RuntimeError):
@@ -84,7 +87,8 @@ def run_with_flower(
     environment = _environment() if environment is None else environment
     with tempfile.TemporaryDirectory(prefix="fedapp-") as scratch:
         toml = Path(scratch) / "run-config.toml"
-        toml.write_text("".join(f"{key} = {toml_value(val)}\n" for key, val in values.items()))
+        lines_of_toml = (f"{key} = {toml_value(val)}\n" for key, val in values.items())
+        toml.write_text("".join(lines_of_toml), encoding="utf-8")
         command = [_flwr(), "run", str(app_folder()), *([superlink] if superlink else [])]
         command += ["--stream", "--run-config", str(toml)]
         if num_supernodes is not None:
@@ -92,9 +96,11 @@ def run_with_flower(
         lines: list[str] = []
         try:
             in_time = _stream(command, echo, into=lines, environment=environment, limit=limit)
-        except (KeyboardInterrupt, SystemExit):
+        except BaseException:  # Ctrl-C, or nobody reads what `echo` says any more
             # Flower's command only ends its own listening; the run would go on unseen.
-            echo(_stop_run(lines, superlink, environment))
+            done = _stop_run(lines, superlink, environment)
+            with suppress(OSError):
+                echo(done)
             raise
     if not in_time:
         stopped = _stop_run(lines, superlink, environment)
@@ -145,14 +151,15 @@ def _stream(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         env=dict(environment),
     ) as process:
         assert process.stdout is not None
 
         def end() -> None:
             is_late.set()
-            process.terminate()
+            _end(process)
 
         clock = threading.Timer(min(limit, threading.TIMEOUT_MAX), end)
         clock.daemon = True
@@ -162,11 +169,20 @@ def _stream(
                 into.append(line.rstrip("\n"))
                 echo(into[-1])
         except BaseException:
-            process.terminate()
+            _end(process)
             raise
         finally:
             clock.cancel()
     return not is_late.is_set()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End Flower's command, also one that does not want to."""
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _stop_run(lines: Sequence[str], superlink: str, environment: Mapping[str, str]) -> str:
@@ -181,7 +197,8 @@ def _stop_run(lines: Sequence[str], superlink: str, environment: Mapping[str, st
             [_flwr(), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env=dict(environment),
             timeout=_STOP_SECONDS,
             check=False,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypedDict, get_type_hints
 
+SERVER = "server"
+"""What the server is called in a ledger."""
+
 
 class _Row(TypedDict):
     exchange: int

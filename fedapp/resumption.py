@@ -1,8 +1,9 @@
 """A run that goes on where another one was interrupted: from which, and whether it may.
 
 The key ``resume`` names the folder of the interrupted run. The new run has a folder of its own, in
-which `PRIOR` says what was done before it; the old folder stays as it was, but for a note that
-names the new one, since two runs that go on from one checkpoint would spend privacy twice.
+which `fedapp.prior_runs` finds what was done before it; the old folder stays as it was, but for a
+note that names the new one, since two runs that go on from one checkpoint would spend privacy
+twice.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
-from typing import Any
 
 from flwr.supercore import log
 
-from fedapp.checkpoint import CheckpointError, checkpointing, read_checkpoint
+from fedapp.checkpoint import (
+    CHECKPOINT,
+    CheckpointError,
+    checkpointing,
+    read_checkpoint,
+    write_checkpoint,
+)
 from fedapp.fingerprint import code_fingerprint
-from fedapp.record_shape import LedgerRow
+from fedapp.prior_runs import EARLIER_LEDGER, PRIOR, Prior, earlier_ledger, read_prior
 from fedapp.run_config import ConfigError, RunConfig, Value
-from fedapp.run_folder import RunFolder, RunFolderError, RunRecord, read_ledger_lines
-from strategies.ledger import SERVER
+from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot
 from tasks.roc_glm.release_names import NOISY_RELEASES
@@ -35,51 +40,11 @@ OWN_FRAMES = "(frames given to simulate)"
 MAY_DIFFER = frozenset({"timeout", "run-dir", "report", "resume"})
 """Keys of the configuration that may be others than those of the interrupted run."""
 
-PRIOR = "prior.json"
-"""File of a resumed run: from where it goes on, and what was done before."""
-
 CONTINUED = "continued.json"
 """File of an interrupted run: by which run it was continued."""
 
-EARLIER_LEDGER = "earlier-ledger.jsonl"
-"""File of a resumed run: the ledgers of the runs before it, one after the other."""
-
 _SETTLED = 2.0
 _SLACK = 60.0
-
-
-@dataclass(frozen=True)
-class Prior:
-    """What was done before a resumed run, by all runs that it goes on from.
-
-    Attributes
-    ----------
-    folder : str
-        Run folder of the interrupted run.
-    round : int
-        The round (iteration, tree) that its checkpoint is of.
-    runs : int
-        How many runs: 1, or more if the interrupted one had been resumed itself.
-    exchanges, bytes : int
-        As their ledgers say; an exchange during which a run was killed is in no ledger.
-    killed : int
-        How many of these runs ended without a word, perhaps in the middle of an exchange.
-    """
-
-    folder: str
-    round: int
-    runs: int
-    exchanges: int
-    bytes: int
-    killed: int
-
-    def words(self) -> str:
-        """Return a sentence for readers of the report."""
-        before = "1 run" if self.runs == 1 else f"{self.runs} runs"
-        return (
-            f"This run goes on from {self.folder}, after round {self.round}. Before it, {before} "
-            f"made {self.exchanges} exchanges of {self.bytes} bytes"
-        )
 
 
 @dataclass(frozen=True)
@@ -135,26 +100,24 @@ class Resumption:
         """Say in both folders that `folder` goes on from this run; return what was before.
 
         Call it once sites and snapshot have been found to fit: from here on the interrupted run
-        cannot be resumed again, the new one can.
+        cannot be resumed again, the new one can. Where the new one's own checkpoint could not be
+        written (it may be larger), it begins with that of the interrupted run.
 
         Raises
         ------
         strategies.membership.Refused
             If somebody else has continued the interrupted run in the meantime.
         OSError
-            If a folder cannot be written to.
+            If a folder cannot be written to; the interrupted run can then be resumed as before.
         """
         prior = self.prior
+        if not (folder.path / CHECKPOINT).is_file():
+            write_checkpoint(folder.path, self.snapshot)
         rows = [*earlier_ledger(self.record.path), *self.record.ledger]
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         folder.write_bytes(EARLIER_LEDGER, lines.encode())
         folder.write_json(PRIOR, vars(prior))
-        note = json.dumps({"run-folder": str(folder.path)}) + "\n"
-        try:
-            with (self.record.path / CONTINUED).open("x", encoding="utf-8") as file:
-                file.write(note)
-        except FileExistsError:
-            raise Refused([_continued(self.record.path)]) from None
+        _mark_continued(self.record.path, by=folder.path)
         log(INFO, "resumed: %s", prior.words())
         return prior
 
@@ -179,26 +142,6 @@ def snapshots_to(folder: RunFolder, earlier: Resumption | None) -> TakeSnapshot:
     return write_and_begin
 
 
-def requests_sent(folder: RunFolder, ledger: Sequence[Mapping[str, Any]], *, step: str) -> int:
-    """Return how often a site was asked for a step, at most, by a run and those before it.
-
-    A run that was killed may have asked once more than its ledger says.
-
-    Parameters
-    ----------
-    folder : RunFolder
-        Of the run.
-    ledger : sequence of mapping
-        Of this run alone.
-    step : str
-    """
-    prior = read_prior(folder.path)
-    rows = [*earlier_ledger(folder.path), *ledger]
-    asked = Counter(row["receiver"] for row in rows if row["step"] == step)
-    del asked[SERVER]
-    return max(asked.values(), default=0) + (prior.killed if prior else 0)
-
-
 def open_run(path: str) -> RunFolder:
     """Open the folder that the key ``resume`` names, relative to the working directory.
 
@@ -208,55 +151,6 @@ def open_run(path: str) -> RunFolder:
         If it is no run folder.
     """
     return RunFolder.open(Path(path))
-
-
-def read_prior(folder: Path) -> Prior | None:
-    """Return what was done before a resumed run; None of a run that began anew.
-
-    Raises
-    ------
-    RunFolderError
-        If its file is damaged.
-    """
-    document = RunFolder(folder).read_json(PRIOR)
-    if document is None:
-        return None
-    try:
-        prior = Prior(**document)
-    except TypeError as error:
-        raise RunFolderError(f"{folder / PRIOR}: {error}") from None
-    counts = (prior.round, prior.runs, prior.exchanges, prior.bytes, prior.killed)
-    if not all(type(count) is int and count >= 0 for count in counts):
-        raise RunFolderError(f"{folder / PRIOR}: counts must be whole numbers >= 0")
-    return prior
-
-
-def earlier_ledger(folder: Path) -> list[LedgerRow]:
-    """Return the ledger rows of the runs before a resumed one; none of a run that began anew.
-
-    Raises
-    ------
-    RunFolderError
-        If its file is damaged.
-    """
-    path = folder / EARLIER_LEDGER
-    return read_ledger_lines(path) if path.is_file() else []
-
-
-def totals(folder: Path, *, exchanges: int, bytes_sent: int) -> dict[str, Any]:
-    """Return what the summary of a resumed run adds: the run before, and both together."""
-    prior = read_prior(folder)
-    if prior is None:
-        return {}
-    return {
-        "resumed-from": prior.folder,
-        "resumed-after-round": prior.round,
-        "runs": prior.runs + 1,
-        "exchanges-before": prior.exchanges,
-        "bytes-before": prior.bytes,
-        "exchanges-total": prior.exchanges + exchanges,
-        "bytes-total": prior.bytes + bytes_sent,
-    }
 
 
 def resume_faults(chosen: Mapping[str, Value]) -> list[str]:
@@ -303,7 +197,7 @@ def resume_faults(chosen: Mapping[str, Value]) -> list[str]:
 def refuse_to_resume(chosen: Mapping[str, Value]) -> None:
     """Raise ConfigError with what `resume_faults` finds, or where no checkpoint can be read."""
     faults = resume_faults(chosen)
-    if not faults:
+    if not faults and chosen.get("resume"):
         try:
             read_checkpoint(open_run(str(chosen["resume"])).path)
         except CheckpointError as error:
@@ -345,13 +239,22 @@ def _status_fault(record: RunRecord) -> str:
     # Of a process on another machine nothing is known, but a run that goes on writes its ledger
     # after every exchange, which takes no longer than the timeout.
     longest = _SETTLED * float(record.setting("timeout", 0.0)) + _SLACK
-    silent = time.time() - max(file.stat().st_mtime for file in record.path.iterdir())
+    silent = time.time() - _last_written(record.path)
     if silent > longest:
         return ""
     return (
         f"the run may still go on, on {host}: it wrote to its folder {silent:.0f} s ago; it counts "
         f"as ended after {longest:.0f} s"
     )
+
+
+def _last_written(folder: Path) -> float:
+    """Return when a file of a folder was last written, as a Unix time; now, if none stays."""
+    times = []
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # moved into place by the run just now
+            times.append(file.stat().st_mtime)
+    return max(times, default=time.time())
 
 
 def _roc_glm_fault(chosen: Mapping[str, Value]) -> str:
@@ -368,6 +271,23 @@ def _roc_glm_fault(chosen: Mapping[str, Value]) -> str:
             "go on from; begin a new run"
         )
     return ""
+
+
+def _mark_continued(folder: Path, *, by: Path) -> None:
+    """Note in the folder of an interrupted run who goes on from it; only one can."""
+    note = json.dumps({"run-folder": str(by)}) + "\n"
+    path = folder / CONTINUED
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise Refused([_continued(folder)]) from None
+    with file:
+        try:
+            file.write(note.encode())
+            file.flush()
+        except OSError:  # nobody goes on from it
+            path.unlink(missing_ok=True)
+            raise
 
 
 def _continued(path: Path) -> str:

@@ -21,7 +21,8 @@ from fedapp import run_config
 from fedapp.checkpoint import remove_checkpoint
 from fedapp.flower_run import RUN_FOLDER_LINE
 from fedapp.hosted_sites import with_hosted_sites
-from fedapp.resumption import OWN_FRAMES, resume_faults, totals
+from fedapp.prior_runs import totals
+from fedapp.resumption import OWN_FRAMES, resume_faults
 from fedapp.run_config import RunConfig, Value
 from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.stopping import told_when_flower_leaves

@@ -12,7 +12,8 @@ from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 
 from fedapp.fingerprint import code_fingerprint
-from fedapp.resumption import Resumption, requests_sent, snapshots_to
+from fedapp.prior_runs import requests_sent
+from fedapp.resumption import Resumption, snapshots_to
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.site_data import BUNDLED

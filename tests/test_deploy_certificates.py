@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import ssl
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -122,6 +124,29 @@ def test_renewal_keeps_names_and_authority(tmp_path: Path) -> None:
     assert (server / "server.crt.old").read_bytes() == before[0]
     assert (server / "server.key.old").read_bytes() == before[1]
     handshake(tmp_path, Issued(key, certificate), trusted=trusted, host="hub.example.org")
+
+
+def test_the_key_that_was_renewed_is_never_readable_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had read it could pass for the server until its certificate ends."""
+    write_federation(Plan(sites=("a",), host="hub.example.org"), tmp_path / "federation")
+    server, seen = tmp_path / "federation" / "server", set[int]()
+
+    def look() -> None:
+        seen.update(stat.S_IMODE(path.stat().st_mode) for path in server.glob("server.key*"))
+
+    for name in ("replace", "chmod"):
+        system = getattr(os, name)
+
+        def watched(*arguments: Any, _system: Any = system, **named: Any) -> Any:
+            look()
+            return _system(*arguments, **named)
+
+        monkeypatch.setattr(os, name, watched)
+    assert main(["deploy", "renew", str(tmp_path / "federation")]) == 0
+    look()
+    assert seen == {0o600}
 
 
 def test_renewal_by_another_authority_is_refused(

@@ -229,7 +229,9 @@ def test_a_folder_with_something_in_it_is_left_alone(
 
 
 FLWR = """#!{python}
-import sys, time
+import signal, sys, time
+if {stubborn}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
 if sys.argv[1] == "run":
     print("Successfully started run 77", flush=True)
@@ -237,15 +239,17 @@ if sys.argv[1] == "run":
 """
 
 
+@pytest.mark.parametrize("stubborn", [False, True])
 def test_a_run_that_is_not_over_in_time_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stubborn: bool
 ) -> None:
     log, script = tmp_path / "log", tmp_path / "flwr"
-    script.write_text(FLWR.format(python=sys.executable, log=str(log)))
+    script.write_text(FLWR.format(python=sys.executable, log=str(log), stubborn=stubborn))
+    monkeypatch.setattr(flower_run, "_END_SECONDS", 0.3)
     script.chmod(0o755)
     monkeypatch.setattr(flower_run, "_flwr", lambda: str(script))
     begun = time.monotonic()
-    with pytest.raises(flower_run.FlowerRunError, match=r"not over after 1\.5 seconds; run 77 has"):
-        flower_run.run_with_flower({}, num_supernodes=None, superlink="lab", limit=1.5)
+    with pytest.raises(flower_run.FlowerRunError, match=r"not over after 3 seconds; run 77 has"):
+        flower_run.run_with_flower({}, num_supernodes=None, superlink="lab", limit=3.0)
     assert time.monotonic() - begun < 20
     assert log.read_text().splitlines()[-1] == "stop 77 lab"

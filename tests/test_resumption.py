@@ -15,23 +15,22 @@ from typing import Any
 import pytest
 
 from fedapp import run_config
-from fedapp.checkpoint import CHECKPOINT, write_checkpoint
+from fedapp.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from fedapp.cli import main
+from fedapp.prior_runs import earlier_ledger, read_prior, totals
 from fedapp.record_shape import LedgerRow
 from fedapp.report import write_report
 from fedapp.resumption import (
     OWN_FRAMES,
     Resumption,
-    earlier_ledger,
-    read_prior,
     resume_faults,
     settings_of,
-    totals,
 )
 from fedapp.run_folder import RunFolder, RunFolderError
 from fedapp.simulation import simulate
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot
+from tests.full_disk import FullDisk
 
 ROW: LedgerRow = {
     "exchange": 3,
@@ -161,6 +160,36 @@ def test_a_run_of_another_machine_counts_as_ended_after_a_silence(tmp_path: Path
     for file in folder.path.iterdir():
         os.utime(file, (long_ago, long_ago))
     assert resume_faults(chosen(folder)) == []
+
+
+def test_a_file_that_moves_while_the_folder_is_looked_at_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on another machine writes files under another name first, and moves them."""
+    folder = interrupted(tmp_path, status="running")
+    set_status(folder, host=f"not-{socket.gethostname()}")
+    everything = [*folder.path.iterdir(), folder.path / ".config.json.0a1b.tmp"]
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(everything))
+    (fault,) = resume_faults(chosen(folder))
+    assert "may still go on" in fault
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3])
+def test_a_run_that_could_not_go_on_for_want_of_room_can_be_resumed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """Else nothing could: the new run has no checkpoint, and the old one would be marked."""
+    first = interrupted(tmp_path)
+    resumption = Resumption.of(run_config.read({"resume": str(first.path)}))
+    assert resumption is not None
+    second = RunFolder.create(tmp_path, task="survival")
+    with monkeypatch.context() as patch:
+        FullDisk(tmp_path, room=room).install(patch)
+        with pytest.raises(OSError, match="No space left"):
+            resumption.begin(second)
+    assert resume_faults(chosen(first)) == []
+    resumption.begin(second)
+    assert read_checkpoint(second.path).round == 2
 
 
 def test_a_run_is_continued_once(tmp_path: Path) -> None:

@@ -211,6 +211,24 @@ def test_ctrl_c_says_if_the_run_could_not_be_stopped(
     assert said[-1].startswith("run 12345 may go on, `flwr stop` said: no such run; stop it by")
 
 
+def test_a_run_that_nobody_listens_to_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `fedapp run | head`: it would go on unseen."""
+    line = "🎊 Successfully started run 12345"
+    log, script = tmp_path / "log", tmp_path / "flwr"
+    script.write_text(FLWR.format(python=sys.executable, log=str(log), line=line, code=0))
+    script.chmod(0o755)
+    monkeypatch.setattr(flower_run, "_flwr", lambda: str(script))
+
+    def echo(words: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        flower_run.run_with_flower({}, num_supernodes=2, superlink="lab", echo=echo)
+    assert log.read_text().splitlines()[-1] == "stop 12345 lab"
+
+
 def test_ctrl_c_before_a_run_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said, stops = interrupted_run(tmp_path, monkeypatch, line="Starting SuperLink", code=0)
     assert stops == []

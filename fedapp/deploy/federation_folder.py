@@ -19,7 +19,12 @@ from pathlib import Path
 from fedapp.deploy import guides, service_units, start_scripts
 from fedapp.deploy.certificates import Issued, hosts_of, make_authority, make_server_certificate
 from fedapp.deploy.plan import Plan
-from fedapp.deploy.private_files import check_new_folder, write_private, write_text
+from fedapp.deploy.private_files import (
+    check_new_folder,
+    replace_private,
+    write_private,
+    write_text,
+)
 from fedapp.deploy.site_keys import IDENTITY, SUFFIX, PublicKeys, make_site_keys
 from fedapp.run_config import toml_value
 
@@ -140,11 +145,8 @@ def renew_server_certificate(folder: Path, *, days: int, authority: Path | None 
         raise ValueError(f"{from_}: not the authority that the server's certificate is of")
     issued = make_server_certificate(signer, hosts_of(certificate.read_bytes()), days=days)
     for path, content in ((key, issued.key), (certificate, issued.certificate)):
-        new = path.with_name(f"{path.name}.new")
-        new.unlink(missing_ok=True)
-        write_private(new, content)
-        shutil.copy2(path, path.with_name(f"{path.name}.old"))
-        new.replace(path)
+        replace_private(path.with_name(f"{path.name}.old"), path.read_bytes())
+        replace_private(path, content)
     return certificate
 
 

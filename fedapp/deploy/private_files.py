@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file with mode 0600, in a folder with mode 0700.
+    """Write a new file with mode 0600; its folder, if that is new, has mode 0700.
 
     The file is never readable by others, not even for a moment.
 
@@ -20,6 +20,17 @@ def write_private(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file with mode 0600, in the place of one that may be there; never half of it.
+
+    The file is never readable by others, not even for a moment.
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    write_private(new, content)
+    new.replace(path)
 
 
 def write_text(path: Path, text: str, *, executable: bool = False) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedapp.prior_runs import read_prior
 from fedapp.report import figures, roc_glm, survival, vertical_prediction, vertical_xgboost
 from fedapp.report.costs import cost_section
 from fedapp.report.ledger import (
@@ -198,9 +199,6 @@ def _what_was_before(run: RunRecord) -> str:
     """Say from which run this one goes on; ``""`` if it began anew."""
     if not run.setting("resume"):
         return ""
-    # Imported here: what it needs of Flower is of no use to other reports.
-    from fedapp.resumption import read_prior
-
     prior = read_prior(run.path)
     if prior is None:  # refused before it took over
         return ""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedapp.record_shape import LedgerRow
-
-SERVER = "server"
+from fedapp.record_shape import SERVER, LedgerRow
 
 _WORDS = {"sealed": "sealed parts", "encrypted": "ciphertexts", "masked": "masked sums"}
 
