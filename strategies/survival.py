@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from logging import INFO
 from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.supercore import log
 from numpy.typing import NDArray
 
-from strategies.averaging import IMPLAUSIBLE, MALFORMED
+from strategies.averaging import MALFORMED
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Disclosure, Exchange
 from strategies.snapshot import Snapshot, taken_apart
+from strategies.survival_checks import (
+    check_train_metrics,
+    read_curves,
+    read_evaluation,
+    refuse_far_steps,
+)
+from strategies.survival_curves import curves_request
 from strategies.survival_evaluation import (
     NO_EVALUATION_ROWS,
     c_index_entries,
+    evaluation_metrics,
     metrics_entries,
     pooled_concordance,
     pooled_metrics,
     signs_of_collapse,
+    train_metrics,
 )
 from strategies.survival_model import initial_model, pooled_cuts
+from strategies.survival_records import RoundRecords
 from strategies.survival_resume import SetUp, Told
 from strategies.survival_statistics import (
     PooledStatistics,
@@ -37,13 +44,13 @@ from strategies.survival_statistics import (
 )
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
-from tasks.site.reply_fields import MalformedReply, number
+from tasks.site.reply_fields import MalformedReply
 from tasks.survival.baseline import BaselineHazard, breslow
 from tasks.survival.concordance import Concordance
 from tasks.survival.config import SurvivalConfig
-from tasks.survival.curves import PooledCurves, pool_curves, risk_cuts
+from tasks.survival.curves import PooledCurves, pool_curves
 from tasks.survival.curves_messages import CURVES, CurvesReply, CurvesRequest
-from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, evaluation_plan
+from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, EvaluationPlan
 from tasks.survival.messages import (
     EVALUATE,
     TRAIN,
@@ -59,6 +66,7 @@ from tasks.survival.pooled_metrics import SurvivalMetrics
 from tasks.survival.risk_sets import time_grid
 from tasks.survival.set_up_messages import STATISTICS, StatisticsReply, StatisticsRequest
 from tasks.survival.standardization import FeatureMoments
+from tasks.survival.survival_metrics import SurvivalMetricsSums
 
 SURVIVAL_DISCLOSURES = {
     STATISTICS: Disclosure("statistics", StatisticsRequest.reveals, StatisticsReply.reveals),
@@ -77,10 +85,6 @@ NO_EVENTS = (
     "no_events_before_horizon: nothing is known of survival (by a baseline hazard, every predicted "
     "one is 1), since no site has an event before the horizon,"
 )
-
-FARTHEST_STEP = 1e4
-"""Most that training may move an element of a model without privatization in one round. An
-element of a network on standardized features is of the order of 1."""
 
 
 class SurvivalFedAvg(DPFedAvg):
@@ -149,8 +153,10 @@ class SurvivalFedAvg(DPFedAvg):
             min_train_nodes=min_sites,
             min_evaluate_nodes=min_sites,
             min_available_nodes=min_sites,
-            train_metrics_aggr_fn=self._pool_train_metrics,
-            evaluate_metrics_aggr_fn=self._pool_evaluate_metrics,
+            train_metrics_aggr_fn=lambda parts, _: train_metrics(parts, config.confidence_level),
+            evaluate_metrics_aggr_fn=lambda parts, _: evaluation_metrics(
+                parts, config.confidence_level
+            ),
             **dp_fedavg,
         )
         self.config = config
@@ -168,8 +174,7 @@ class SurvivalFedAvg(DPFedAvg):
         self.curves: PooledCurves | None = None
         self.diagnostics: tuple[str, ...] = ()
         self.final: dict[str, Any] = {}
-        self._record: dict[str, Any] = {"round": 0}
-        self._records: list[dict[str, Any]] = []
+        self._records = RoundRecords(lambda record: self.on_round(record))
         self._told = Told()
         self._grid: Exchange | None = None
         self.metrics: SurvivalMetrics | None = None
@@ -220,7 +225,7 @@ class SurvivalFedAvg(DPFedAvg):
             self.diagnostics += (MODEL_UNCHANGED,)
         self.draw_curves(exchange, result.arrays)
         if self.kind == "time-dependent" and self.final:
-            self._complete_record(self.final)
+            self._records.complete(self.final)
         return result
 
     # The steps ------------------------------------------------------------------------------
@@ -283,16 +288,13 @@ class SurvivalFedAvg(DPFedAvg):
         members = tuple(self._grid.name_of(node) for node in self._grid.get_node_ids())
         set_up = SetUp(self.statistics, self._told, members, tuple(self._grid.faults))
         bare = super().snapshot(server_round)
-        facts = {**bare.facts, "record": self._record, "records": self._records}
+        facts = {**bare.facts, "record": self._records.open, "records": self._records.done}
         return set_up.to_snapshot(Snapshot(bare.kind, server_round, facts, bare.arrays))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be as after the round; `on_round` gets the records of all rounds that are over."""
         super().restore(snapshot)
-        self._record = dict(snapshot.facts["record"])
-        self._records = [dict(record) for record in snapshot.facts["records"]]
-        for record in self._records:
-            self.on_round(record)
+        self._records.restore(snapshot.facts["record"], snapshot.facts["records"])
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the initial model, which depends on the seed, the inputs and the cuts."""
@@ -321,12 +323,9 @@ class SurvivalFedAvg(DPFedAvg):
         super().after_round(server_round, arrays, metrics)
         found = dict(metrics or {})
         loss = {"train-loss": found.pop("train-loss")} if "train-loss" in found else {}
-        self._complete_record(found)
-        self._record = {
-            "round": server_round,
-            **loss,
-            "noise-to-signal": self.noise_to_signal.get(server_round, {}),
-        }
+        self._records.complete(found)
+        noise_to_signal = self.noise_to_signal.get(server_round, {})
+        self._records.begin(server_round, {**loss, "noise-to-signal": noise_to_signal})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -347,14 +346,22 @@ class SurvivalFedAvg(DPFedAvg):
         messages = list(replies)
         if not messages:
             return None
-        exchange = self._exchange
-        assert exchange is not None, "start comes first"
-        named = dict(exchange.read_messages(messages, self._read_evaluation))
+        exchange, config = self._exchange, self.config
+        assert self.statistics is not None, "gather_statistics comes first"
+
+        def parse(reply: Message) -> EvaluateReply:
+            return read_evaluation(
+                reply.content,
+                kind=self.kind,
+                time_bins=config.time_bins,
+                stated=self._stated_rows(reply),
+            )
+
+        named = dict(exchange.read_messages(messages, parse))
         usable = [m for m in messages if exchange.name_of(m.metadata.src_node_id) in named]
         metrics = super().aggregate_evaluate(server_round, usable)
         read = list(named.values())
-        assert self.statistics is not None, "gather_statistics comes first"
-        grid = time_grid(self.statistics.horizon, self.config.time_bins)
+        grid = time_grid(self.statistics.horizon, config.time_bins)
         self.baseline = breslow([reply.risk_sets for reply in read], grid)
         self._risk_moments = FeatureMoments.merge(reply.risk_moments for reply in read)
         self.final = dict(metrics or {})
@@ -362,8 +369,8 @@ class SurvivalFedAvg(DPFedAvg):
         if not self.baseline.has_events:
             self.diagnostics += (f"{NO_EVENTS} {self.baseline.horizon:g}",)
         if self.kind != "time-dependent":  # which is evaluated by the baseline, in the next step
-            self._diagnose(pooled_concordance(self._evaluations, self.config.confidence_level))
-            self._complete_record(self.final)
+            self._diagnose(pooled_concordance(self._evaluations, config.confidence_level))
+            self._records.complete(self.final)
         return metrics
 
     def draw_curves(self, exchange: Exchange, arrays: ArrayRecord) -> PooledCurves | None:
@@ -375,38 +382,29 @@ class SurvivalFedAvg(DPFedAvg):
         if self.baseline is None or self._risk_moments is None:
             return None
         assert self.statistics is not None, "gather_statistics comes first"
-        moments = self._risk_moments
-        request = CurvesRequest(
-            arrays=arrays,
-            standardizer=self.statistics.standardizer,
-            baseline=self.baseline,
-            cuts=risk_cuts(float(moments.mean[0]), math.sqrt(float(moments.m2[0]) / moments.count)),
+        request = curves_request(
+            arrays,
+            self.statistics,
+            self.baseline,
+            self._risk_moments,
+            config=self.config,
+            kind=self.kind,
             label_cuts=self.label_cuts,
-            plan=evaluation_plan(
-                self.statistics.counts,
-                self.baseline.grid,
-                sites=len(self.statistics.sites),
-                privacy_level=self.config.privacy_level,
-                time_dependent=self.kind == "time-dependent",
-            ),
         )
         messages = self._to_all(exchange, request.to_record(), CURVES)
-        asked = (request.cuts.size + 1, request.baseline.grid.size - 1)
+        replies = exchange.read_messages(
+            exchange.send_and_receive(messages),
+            lambda reply: read_curves(reply.content, request, stated=self._stated_rows(reply)),
+        )
+        self.curves = pool_curves([reply.curves for _, reply in replies])
+        parts = [reply.metrics for _, reply in replies if reply.metrics is not None]
+        self._take_metrics(parts, request.plan)
+        return self.curves
 
-        def parse(message: Message) -> CurvesReply:
-            reply = CurvesReply.from_record(message.content, request.plan)
-            if reply.curves.events.shape != asked:
-                raise ValueError("sums of other groups or another grid than asked for")
-            if reply.metrics is not None:
-                self._refuse_other_evaluation(message, reply.metrics.rows)
-            return reply
-
-        replies = [r for _, r in exchange.read_messages(exchange.send_and_receive(messages), parse)]
-        self.curves = pool_curves([reply.curves for reply in replies])
-        if request.plan is not None:
-            parts = [reply.metrics for reply in replies if reply.metrics is not None]
+    def _take_metrics(self, parts: list[SurvivalMetricsSums], plan: EvaluationPlan | None) -> None:
+        if plan is not None:
             level = self.config.confidence_level
-            self.metrics = pooled_metrics(parts, request.plan, level)
+            self.metrics = pooled_metrics(parts, plan, level)
             if self.metrics.antolini is not None:
                 rows = sum(int(part.rows) for part in parts)
                 self.final |= c_index_entries(self.metrics.antolini, rows=rows)
@@ -415,7 +413,6 @@ class SurvivalFedAvg(DPFedAvg):
         elif self.kind == "time-dependent":  # whose C-index is one of the metrics
             self.final["c-index-reason"] = FOLLOW_UP_TOO_SHORT
         self.final |= metrics_entries(self.metrics)
-        return self.curves
 
     # Checks ---------------------------------------------------------------------------------
 
@@ -423,68 +420,23 @@ class SurvivalFedAvg(DPFedAvg):
         """Set a reply aside also if its metrics are malformed, or not those of the site's rows.
 
         Without privatization, so with no bound on an update's length, one that moves an element
-        by more than `FARTHEST_STEP` is set aside.
+        by more than :data:`~strategies.survival_checks.FARTHEST_STEP` is set aside.
         """
         arrays = super().check_update(reply, sent)
         try:
-            metrics = next(iter(reply.content.metric_records.values()))
-            rows, _, _, evaluation = TrainReply.read_metrics(
-                metrics, tied_twice=self.kind != "proportional-hazards"
-            )
+            check_train_metrics(reply.content, kind=self.kind, stated=self._stated_rows(reply))
         except MalformedReply as error:
             raise SiteFault(MALFORMED, str(error)) from None
-        self._refuse_other_rows(reply, rows, evaluation)
         if self.privatization is None:
-            _refuse_far_steps(arrays, sent)
+            refuse_far_steps(arrays, sent)
         return arrays
 
-    def _refuse_other_rows(self, reply: Message, rows: int, evaluation: EvaluationSums) -> None:
+    def _stated_rows(self, reply: Message) -> tuple[int, int] | None:
+        """Return the rows that the sender of a reply stated in set-up."""
         assert self.statistics is not None, "gather_statistics comes first"
-        assert self._exchange is not None, "start comes first"
-        stated = self.statistics.rows_of(self._exchange.name_of(reply.metadata.src_node_id))
-        if stated is None or rows != stated[0] or evaluation.rows not in (0, stated[1]):
-            raise SiteFault(
-                MALFORMED, "num-examples, evaluated-rows: must be those that the site stated first"
-            )
+        return self.statistics.rows_of(self._exchange.name_of(reply.metadata.src_node_id))
 
-    def _refuse_other_evaluation(self, reply: Message, rows: float) -> None:
-        assert self.statistics is not None, "gather_statistics comes first"
-        assert self._exchange is not None, "start comes first"
-        stated = self.statistics.rows_of(self._exchange.name_of(reply.metadata.src_node_id))
-        if stated is None or rows not in (0, stated[1]):
-            raise MalformedReply("brier: rows must be as many as the site stated first")
-
-    def _read_evaluation(self, reply_message: Message) -> EvaluateReply:
-        reply = EvaluateReply.from_record(
-            reply_message.content,
-            time_dependent=self.kind == "time-dependent",
-            tied_twice=self.kind != "proportional-hazards",
-        )
-        try:
-            self._refuse_other_rows(reply_message, reply.num_examples, reply.evaluation)
-        except SiteFault as fault:
-            raise MalformedReply(str(fault)) from None
-        cells, predictors = reply.risk_sets.events.size, reply.risk_moments.mean.size
-        if (cells, predictors) != (self.config.time_bins, 1):
-            raise ValueError("sums on another grid than asked for")
-        return reply
-
-    # Pooling --------------------------------------------------------------------------------
-
-    def _pool_train_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-        pooled = self._pool_evaluate_metrics(contents, weighted_by)
-        metrics = [next(iter(content.metric_records.values())) for content in contents]
-        steps = math.fsum(number(metric, "loss-steps") for metric in metrics)
-        if steps:
-            losses = (number(part, "loss") * number(part, "loss-steps") for part in metrics)
-            pooled["train-loss"] = math.fsum(losses) / steps
-        return pooled
-
-    def _pool_evaluate_metrics(self, contents: list[RecordDict], weighted_by: str) -> MetricRecord:
-        metrics = [next(iter(content.metric_records.values())) for content in contents]
-        parts = [EvaluationSums.from_metrics(part) for part in metrics]
-        pooled = pooled_concordance(parts, self.config.confidence_level)
-        return MetricRecord({**c_index_entries(pooled, rows=sum(part.rows for part in parts))})
+    # The final model ------------------------------------------------------------------------
 
     def _diagnose(self, result: Concordance) -> None:
         """Look at the final model's C-index; say why it, or its interval, does not exist."""
@@ -494,20 +446,6 @@ class SurvivalFedAvg(DPFedAvg):
         if result.reason:
             self.final["c-index-reason"] = result.reason if evaluated else NO_EVALUATION_ROWS
         self.diagnostics += signs_of_collapse(result, self._evaluations, self._risk_moments)
-
-    def _complete_record(self, evaluation: dict[str, Any]) -> None:
-        record = {**self._record, **evaluation}
-        if "c-index-lower" in record:
-            log(
-                INFO,
-                "round %d: C-index %.3f (%.3f to %.3f)",
-                record["round"],
-                record["c-index"],
-                record["c-index-lower"],
-                record["c-index-upper"],
-            )
-        self._records.append(record)
-        self.on_round(record)
 
     def _to_all(self, exchange: Exchange, content: RecordDict, message_type: str) -> list[Message]:
         return [
@@ -520,12 +458,3 @@ def _are_equal(first: ArrayRecord, second: ArrayRecord) -> bool:
     return first.keys() == second.keys() and all(
         np.array_equal(array.numpy(), second[name].numpy()) for name, array in first.items()
     )
-
-
-def _refuse_far_steps(arrays: Arrays, sent: Mapping[str, NDArray[Any]]) -> None:
-    with np.errstate(over="ignore"):
-        far = [n for n, array in arrays.items() if (abs(array - sent[n]) > FARTHEST_STEP).any()]
-    if far:
-        raise SiteFault(
-            IMPLAUSIBLE, f"array {far[0]!r}: an element moved by more than {FARTHEST_STEP:g}"
-        )

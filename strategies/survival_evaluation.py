@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
+from flwr.app import MetricRecord, RecordDict
+
+from tasks.site.reply_fields import number
 from tasks.survival.concordance import Concordance, ConcordanceSums, collapse, concordance
 from tasks.survival.evaluation_plan import FOLLOW_UP_TOO_SHORT, EvaluationPlan
 from tasks.survival.messages import EvaluationSums
@@ -25,6 +28,24 @@ def pooled_concordance(parts: Sequence[EvaluationSums], confidence_level: float)
     """C-index within sites over all that evaluated a model."""
     sums = reduce(add, (part.concordance for part in parts), ConcordanceSums())
     return concordance(sums, confidence_level)
+
+
+def evaluation_metrics(contents: Sequence[RecordDict], confidence_level: float) -> MetricRecord:
+    """C-index over the evaluations that replies tell in their metrics."""
+    parts = [EvaluationSums.from_metrics(_metrics_of(content)) for content in contents]
+    pooled = pooled_concordance(parts, confidence_level)
+    return MetricRecord({**c_index_entries(pooled, rows=sum(part.rows for part in parts))})
+
+
+def train_metrics(contents: Sequence[RecordDict], confidence_level: float) -> MetricRecord:
+    """C-index of the model that was sent, and the mean loss of the steps that followed."""
+    pooled = evaluation_metrics(contents, confidence_level)
+    metrics = [_metrics_of(content) for content in contents]
+    steps = math.fsum(number(metric, "loss-steps") for metric in metrics)
+    if steps:
+        losses = (number(part, "loss") * number(part, "loss-steps") for part in metrics)
+        pooled["train-loss"] = math.fsum(losses) / steps
+    return pooled
 
 
 def c_index_entries(result: Concordance, *, rows: int) -> dict[str, int | float]:
@@ -68,3 +89,7 @@ def metrics_entries(metrics: SurvivalMetrics | None) -> Entries:
         return {"metrics-reason": FOLLOW_UP_TOO_SHORT}
     found = metrics.summary()
     return {key: value for key, value in found.items() if not key.startswith(_ANTOLINI)}
+
+
+def _metrics_of(content: RecordDict) -> MetricRecord:
+    return next(iter(content.metric_records.values()))
