@@ -19,8 +19,8 @@ from flwr.app.message.message import make_message
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp import Grid
 from flwr.supercore.constant import DEFAULT_SIMULATION_CONFIG, TaskType
-from flwr.supercore.run import Run
 
+from strategies.wrapped_grid import WrappedGrid
 from tasks.site.client import SITE_FAULT_CODE
 
 _HOSTED = "hosted-sites"
@@ -39,15 +39,16 @@ def with_hosted_sites(grid: Grid, num_sites: int) -> Grid:
     num_sites : int
         Sites to play where the number of SuperNodes was left at Flower's default.
     """
-    simulated = grid.run.primary_task_type == TaskType.SIMULATION
+    if grid.run.primary_task_type != TaskType.SIMULATION:
+        return grid  # whose SuperLink may be silent: only the Exchange asks it, and not for ever
     default = DEFAULT_SIMULATION_CONFIG.num_supernodes
     nodes = list(grid.get_node_ids())
-    if simulated and len(nodes) == default != num_sites:
+    if len(nodes) == default != num_sites:
         return HostingGrid(grid, hosts=nodes, num_sites=num_sites)
     return grid
 
 
-class HostingGrid(Grid):
+class HostingGrid(WrappedGrid):
     """A Grid of sites of which several live on one node.
 
     Parameters
@@ -67,26 +68,6 @@ class HostingGrid(Grid):
         self._ids = itertools.count(1)
         self._pending: dict[str, dict[int, Message]] = {}  # by id of the host's message
         self._replies: dict[str, Message] = {}
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self.grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message (Flower's older way)."""
-        return self.grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return one id a site."""

@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.supercore import log
 
 from strategies.exchange import Exchange, Fault, TooFewSites
+from strategies.faults import LATE, MALFORMED, MISROUTED, NOT_SENT
 from strategies.membership import Refused
 from tasks.site.name_lists import some_names
 
@@ -17,7 +18,7 @@ Reply = TypeVar("Reply")
 
 EVERY_PARTY = "; every party's columns and labels are needed: begin a new run"
 
-_NOT_A_VERDICT = frozenset({"late", "malformed", "not-sent", "misrouted", "error", "internal"})
+_NOT_A_VERDICT = frozenset({LATE, MALFORMED, NOT_SENT, MISROUTED, "error", "internal"})
 """Kinds of fault that say something of the runtime or the code, not of rows or settings."""
 
 
@@ -126,6 +127,8 @@ class AllParties:
     def tell(self, content: RecordDict, message_type: str, *, timeout: float | None = None) -> None:
         """Tell all something that needs no answer; whoever does not hear it is passed over.
 
+        Where the SuperLink is silent nobody can be told, and it is not waited for once more.
+
         Parameters
         ----------
         content : RecordDict
@@ -133,6 +136,9 @@ class AllParties:
         timeout : float, optional
             Seconds to wait at most, if fewer than otherwise.
         """
+        if self.exchange.is_silent:
+            log(WARNING, "nobody heard that the run has ended: the SuperLink does not answer")
+            return
         limits = [limit for limit in (timeout, self.timeout) if limit is not None]
         try:
             self.exchange.send_and_receive(

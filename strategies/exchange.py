@@ -7,27 +7,33 @@ own ``start`` included, send through it without knowing.
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from logging import INFO, WARNING
 from typing import TypeVar
 
-from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from flwr.supercore.constant import TaskType
-from flwr.supercore.run import Run
 
+from strategies.faults import (
+    FORM_ERRORS,
+    LATE,
+    MALFORMED,
+    NOT_SENT,
+    Fault,
+    TooFewSites,
+    what_is_wrong,
+)
 from strategies.ledger import SERVER, Disclosure, Ledger, Row, content_bytes
-from strategies.patience import answered_within
+from strategies.patience import SilentRuntime, answered_within
+from strategies.wrapped_grid import WrappedGrid
 from tasks.site.foreign_text import LONGEST_WORD, printable
-from tasks.site.name_lists import lines_by_words
+from tasks.site.name_lists import duplicates
 from tasks.site.reply_fields import MalformedReply
 
 __all__ = [
@@ -50,51 +56,10 @@ _POLL_GROWTH = 1.3
 _SIMULATION_PATIENCE = 5.0
 _LONGEST_CALL = 60.0
 """Seconds beyond the time limit that a call of the SuperLink may take: large replies travel."""
-_KIND = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_NOTHING_WILL_COME = (
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-    ErrorCode.NODE_UNAVAILABLE,
-)
-"""What the runtime answers for a node that is gone, which may be before the time limit."""
-_MALFORMED = (
-    *(ValueError, TypeError, LookupError, AttributeError, OverflowError),
-    *(EOFError, StopIteration),  # an array without bytes, a reply without a record
-)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a site's reply does not count."""
-
-    site: str
-    step: str
-    code: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.site}: {self.step}: {self.reason}"
-
-
-class TooFewSites(RuntimeError):
-    """Fewer usable replies than the run needs.
-
-    Parameters
-    ----------
-    message : str
-        What was needed and what came.
-    faults : list of Fault
-        What happened at the others.
-    """
-
-    def __init__(self, message: str, faults: list[Fault]) -> None:
-        self.faults = faults
-        said = lines_by_words((fault.site, f"{fault.step}: {fault.reason}") for fault in faults)
-        super().__init__("; ".join([message, *said]))
 
 
 @dataclass
-class Exchange(Grid):
+class Exchange(WrappedGrid):
     """A Grid that polls, checks replies, counts exchanges and keeps the disclosure ledger.
 
     Build it with :meth:`around`.
@@ -119,6 +84,8 @@ class Exchange(Grid):
     after_exchange : callable or None
         Called after every exchange with the new rows of the ledger. Those of the first exchange
         come once the sites' names are learnt.
+    is_silent : bool
+        Whether a SuperLink has left a call without an answer: nobody can be told anything.
     """
 
     grid: Grid
@@ -129,6 +96,7 @@ class Exchange(Grid):
     faults: list[Fault] = field(default_factory=list)
     count: int = 0
     after_exchange: Callable[[list[Row]], None] | None = None
+    is_silent: bool = False
     _members: frozenset[int] | None = None
     _excluded: frozenset[int] = frozenset()
 
@@ -158,45 +126,26 @@ class Exchange(Grid):
             return grid
         return cls(grid, timeout=timeout, min_sites=min_sites, record=Ledger(disclosures or {}))
 
-    # What a Grid has, passed on -------------------------------------------------------------
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self.grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Create a message (Flower's older way)."""
-        return self.grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes that take part, ordered by site name."""
-        return sorted(filter(self._takes_part, self.grid.get_node_ids()), key=self._order)
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the nodes that take part."""
-        return [node for node in self.grid.get_nodes() if self._takes_part(node.node_id)]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages without waiting; neither counted nor written down."""
-        return self.grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Fetch what arrived for message ids."""
-        return self.grid.pull_messages(message_ids)
-
     # Who takes part -------------------------------------------------------------------------
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the nodes that take part and are connected, ordered by site name.
+
+        Raises
+        ------
+        strategies.patience.SilentRuntime
+            As :meth:`send_and_receive`.
+        """
+        return self._connected(self.timeout)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """Return the nodes that take part and are connected; raises as :meth:`get_node_ids`."""
+        nodes = self._runtime(lambda: list(self.grid.get_nodes()), self.timeout)
+        return [node for node in nodes if self._takes_part(node.node_id)]
+
+    def _connected(self, timeout: float | None) -> list[int]:
+        nodes = self._runtime(lambda: list(self.grid.get_node_ids()), timeout)
+        return sorted(filter(self._takes_part, nodes), key=self._order)
 
     def name_of(self, node_id: int) -> str:
         """Return the site's name, or ``node-<id>`` before it is known."""
@@ -236,7 +185,7 @@ class Exchange(Grid):
         """
         began, patience = time.monotonic(), self.timeout or 3600.0
         pause, said = _FIRST_POLL, False
-        while len(nodes := self._runtime(lambda: list(self.get_node_ids()), patience)) < minimum:
+        while len(nodes := self._connected(patience)) < minimum:
             if self.run.primary_task_type == TaskType.SIMULATION:
                 patience = min(patience, _SIMULATION_PATIENCE)
             if time.monotonic() > began + patience:
@@ -322,11 +271,11 @@ class Exchange(Grid):
             node = message.metadata.src_node_id
             try:
                 read.append((self.name_of(node), parse(message)))
-            except _MALFORMED as error:
+            except FORM_ERRORS as error:
                 step = self._step(message)
                 found = error if isinstance(error, MalformedReply) else type(error).__name__
                 reason = f"reply of another form than expected ({found})"
-                self.report_fault(node, "malformed", reason, step=step)
+                self.report_fault(node, MALFORMED, reason, step=step)
         if len(read) < min(self.min_sites, len(messages)):
             raise TooFewSites(
                 f"{len(read)} of {len(messages)} replies can be read, {self.min_sites} needed",
@@ -374,8 +323,7 @@ class Exchange(Grid):
         waiting = self._push(requests, patience)
         replies = self._collect(waiting, patience)
         for request in waiting.values():
-            waited = min(limits, default=0.0)
-            self._fault(request, "late", f"no reply within {waited:g} s")
+            self._fault(request, LATE, f"no reply within {patience or 0.0:g} s")
         needed = min(self.min_sites, len(requests))
         if len(replies) < needed:
             step = self._step(requests[0])
@@ -390,7 +338,11 @@ class Exchange(Grid):
         """Call the runtime; where it is a SuperLink, wait no longer than for a site's reply."""
         if timeout is None or self.run.primary_task_type != TaskType.SERVER_APP:
             return call()  # a simulation computes in these calls
-        return answered_within(timeout + _LONGEST_CALL, call)
+        try:
+            return answered_within(timeout + _LONGEST_CALL, call)
+        except SilentRuntime:
+            self.is_silent = True
+            raise
 
     def _push(self, requests: list[Message], timeout: float | None) -> dict[str, Message]:
         ids = self._runtime(lambda: list(self.grid.push_messages(requests)), timeout)
@@ -406,7 +358,7 @@ class Exchange(Grid):
                 self._write_down(request, request, sent=True)
                 waiting[message_id] = request
             else:
-                self._fault(request, "not-sent", "the runtime did not take the message")
+                self._fault(request, NOT_SENT, "the runtime did not take the message")
         return waiting
 
     def _collect(self, waiting: dict[str, Message], timeout: float | None) -> list[Message]:
@@ -436,17 +388,10 @@ class Exchange(Grid):
 
     def _is_usable(self, request: Message, reply: Message) -> bool:
         self._write_down(reply, request, sent=False)  # whatever it is worth, it has been disclosed
-        if reply.has_error():
-            self._fault(request, *_code_and_words(reply.error))
-            return False
-        expected = request.metadata
-        if reply.metadata.src_node_id != expected.dst_node_id or not reply.has_content():
-            self._fault(request, "misrouted", "the reply is not the addressed node's")
-            return False
-        if reply.metadata.run_id != expected.run_id:
-            self._fault(request, "misrouted", "the reply is of another run")
-            return False
-        return True
+        wrong = what_is_wrong(request, reply)
+        if wrong is not None:
+            self._fault(request, *wrong)
+        return wrong is None
 
     def _fault(self, request: Message, code: str, reason: str) -> None:
         step = self._step(request)
@@ -474,17 +419,3 @@ class Exchange(Grid):
 
     def _order(self, node_id: int) -> tuple[str, int]:
         return (self.names.get(node_id, ""), node_id)
-
-
-def _code_and_words(error: Error) -> tuple[str, str]:
-    """Return kind and words of a reply that is an error: of the site, the runtime, a library."""
-    reason = error.reason or f"error code {error.code}"
-    if error.code in _NOTHING_WILL_COME:
-        return "late", reason.removeprefix("Error: ")
-    code, _, words = reason.partition(": ")
-    return (code, words) if words and _KIND.fullmatch(code) else ("error", reason)
-
-
-def duplicates(names: Iterable[str]) -> list[str]:
-    """Return the names that occur more than once, sorted."""
-    return sorted(name for name, times in Counter(names).items() if times > 1)

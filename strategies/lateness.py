@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from strategies.exchange import Exchange, Fault
-
-LATE = "late"
-"""Code of the fault of a reply that did not come in time."""
+from strategies.faults import LATE
 
 LEFT_OUT = "left-out"
 """Code of the fault of a site that is not addressed any more."""

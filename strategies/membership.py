@@ -8,6 +8,7 @@ from flwr.app import Message
 from flwr.supercore import log
 
 from strategies.exchange import SERVER, Disclosure, Exchange, duplicates
+from strategies.faults import LATE, MALFORMED
 from tasks.site.foreign_text import printable
 from tasks.site.messages import HELLO, Facts, HelloReply, HelloRequest, TaskPart
 from tasks.site.name_lists import lines_by_words, some_names
@@ -90,7 +91,7 @@ def meet_sites(
     exchange.learn_names({node: reply.site for node, reply in sites.items() if reply.site})
     # Who is late, or says what no site would, may be missed; who answers with an error is set up
     # wrongly.
-    missed = ("late", "malformed")
+    missed = (LATE, MALFORMED)
     faults += [str(fault) for fault in exchange.faults if fault.code not in missed]
     admitted: dict[int, str] = {}
     said: list[tuple[str, str]] = []
@@ -135,7 +136,7 @@ def _read_replies(
         try:
             reply = HelloReply.from_record(message.content)
         except MalformedReply as error:
-            exchange.report_fault(node, "malformed", f"malformed reply: {error}", step="hello")
+            exchange.report_fault(node, MALFORMED, f"malformed reply: {error}", step="hello")
             continue
         except ValueError:
             others.append(f"{exchange.name_of(node)} (code that introduces itself otherwise)")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from strategies.averaging import MALFORMED, Arrays, Update
 from strategies.exchange import Exchange, Fault, TooFewSites
+from strategies.faults import MISROUTED
 from tasks.privacy.mechanisms import AdditiveNoise, is_number
 from tasks.privacy.received_update import estimated_noise_to_signal
 from tasks.site.faults import SiteFault
@@ -49,7 +50,7 @@ class UpdateIntake:
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in self.addressed:
-                self.set_aside(reply, "misrouted", "was not addressed")
+                self.set_aside(reply, MISROUTED, "was not addressed")
             elif node in by_node:
                 self.set_aside(reply, "duplicate", "answered more than once")
             elif reply.has_error():

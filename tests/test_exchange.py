@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from flwr.app import (
 from flwr.supercore.constant import TaskType
 
 from strategies import exchange as exchange_module
+from strategies.all_parties import AllParties
 from strategies.exchange import (
     Disclosure,
     Exchange,
@@ -379,7 +381,10 @@ def test_what_the_runtime_says_of_a_node_that_is_gone_counts_as_late(code: int) 
     assert exchange.faults == [Fault("a", "sums", "late", "Node Unavailable, no heartbeat")]
 
 
-@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+CALLS = ["push_messages", "pull_messages", "get_node_ids", "get_nodes"]
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_a_superlink_that_does_not_answer_is_not_waited_for(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,17 +392,25 @@ def test_a_superlink_that_does_not_answer_is_not_waited_for(
     grid = ScriptedGrid({11: told(1), 12: told(2)})
     exchange = around(grid, timeout=0.1)
     messages, released = requests(exchange), threading.Event()
-    monkeypatch.setattr(grid, call, lambda *_: released.wait(30.0))
+    calls: list[str] = []
 
-    def use() -> object:
-        if call == "get_node_ids":
-            return exchange.wait_for_nodes(2)
-        return exchange.send_and_receive(messages)
+    def silent(*_: object) -> object:
+        calls.append(call)
+        return released.wait(30.0)
 
+    monkeypatch.setattr(grid, call, silent)
+    uses: dict[str, list[Callable[[], object]]] = {
+        "get_node_ids": [exchange.get_node_ids, lambda: exchange.wait_for_nodes(2)],
+        "get_nodes": [exchange.get_nodes],
+    }
     began = time.monotonic()
-    with pytest.raises(SilentRuntime, match=r"has not answered for 0\.2 s"):
-        use()
+    for use in uses.get(call, [lambda: exchange.send_and_receive(messages)]):
+        with pytest.raises(SilentRuntime, match=r"has not answered for 0\.2 s"):
+            use()
     assert time.monotonic() - began < 10.0
+    before = len(calls)
+    AllParties(exchange).tell(RecordDict(), KIND)
+    assert len(calls) == before, "nobody would hear it, and it would be waited for once more"
     released.set()
 
 
