@@ -18,8 +18,9 @@ from pathlib import Path
 from fedapp import run_config
 from fedapp.deploy.commands import add_deploy_commands
 from fedapp.run_config import Value
-from fedapp.run_folder import RunFolder, RunFolderError, base_fault
+from fedapp.run_folder import RunFolder, base_fault
 from fedapp.run_options import EXIT_CODES, USAGE, add_run_options, read_values, tell_end
+from fedapp.run_record import RunFolderError
 from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 from fedapp.site_data import read_file
 from tasks.site.faults import SiteFault
 from tasks.survival.predictor import SurvivalPredictor

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.record_shape import SERVER, LedgerRow
-from fedapp.run_folder import RunFolder, RunFolderError, read_ledger_lines
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError, read_ledger_lines
 
 PRIOR = "prior.json"
 """File of a resumed run: from where it goes on, and what was done before."""

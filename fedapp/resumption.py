@@ -29,7 +29,8 @@ from fedapp.checkpoint import (
 from fedapp.fingerprint import code_fingerprint
 from fedapp.prior_runs import EARLIER_LEDGER, PRIOR, Prior, earlier_ledger, read_prior
 from fedapp.run_config import ConfigError, RunConfig, Value
-from fedapp.run_folder import RunFolder, RunFolderError, RunRecord
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError, RunRecord
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot
 from tasks.roc_glm.release_names import NOISY_RELEASES

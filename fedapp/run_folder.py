@@ -20,17 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.fingerprint import code_fingerprint
-from fedapp.record_shape import (
-    LedgerRow,
-    config_faults,
-    ledger_faults,
-    metrics_faults,
-    status_faults,
+from fedapp.record_shape import LedgerRow, ledger_faults
+from fedapp.run_record import (
+    CONFIG,
+    LEDGER,
+    METRICS,
+    STATUS,
+    RunFolderError,
+    RunRecord,
+    read_document,
+    refuse,
 )
-from fedapp.stopping import is_gone, start_of
+from fedapp.stopping import start_of
 from fedapp.strict_json import (
     append_lines,
-    decode,
     encode,
     plain,
     replace_bytes,
@@ -38,10 +41,6 @@ from fedapp.strict_json import (
     replace_or_overwrite_json,
 )
 
-CONFIG = "config.json"
-STATUS = "status.json"
-METRICS = "metrics.jsonl"
-LEDGER = "ledger.jsonl"
 FIGURES = "figures"
 
 STATUSES = ("running", "ok", "not-estimable", "refused", "failed")
@@ -51,58 +50,6 @@ _VERSIONED = ("flwr", "torch", "numpy")
 _NAME_ATTEMPTS = 100
 _STATUS_BYTES = 4096
 """Size of ``status.json`` from the beginning: what a file system takes for a small file anyway."""
-
-
-class RunFolderError(Exception):
-    """A run folder cannot be made or read; the message names the file and what is wrong."""
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """What the files of a run folder say.
-
-    Attributes
-    ----------
-    path : Path
-        The run folder.
-    config : dict
-        Content of ``config.json``: ``task``, ``seed``, ``runtime``, ``versions``, ``config``
-        (key to value), ``defaults`` and ``meanings`` (by the same keys).
-    status : dict
-        Content of ``status.json``.
-    rounds : list of dict
-        Lines of ``metrics.jsonl`` that are not the summary, in the order written.
-    summary : dict
-        Last summary line of ``metrics.jsonl``; empty if the run has none.
-    ledger : list of LedgerRow
-        Lines of ``ledger.jsonl``.
-    """
-
-    path: Path
-    config: dict[str, Any]
-    status: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    summary: dict[str, Any]
-    ledger: list[LedgerRow]
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return str(self.config.get("task", ""))
-
-    @property
-    def abandoned(self) -> str:
-        """Why the run cannot end any more, though its status is ``running``; ``""`` if it may."""
-        process, host = self.status.get("process"), self.status.get("host")
-        if self.status.get("status") != "running" or host != socket.gethostname():
-            return ""
-        if not is_gone(process, started=self.status.get("process-started")):
-            return ""
-        return f"stopped from outside: its process, {process} on {host}, has ended without a word"
-
-    def setting(self, key: str, default: Any = None) -> Any:
-        """Value of one key of the resolved configuration, for example ``"survival.rounds"``."""
-        return self.config.get("config", {}).get(key, default)
 
 
 @dataclass(frozen=True)
@@ -282,21 +229,7 @@ class RunFolder:
         RunFolderError
             A file is not what it should be; names the file and the line.
         """
-        lines = _read_lines(self.path / METRICS)
-        for number, line in enumerate(lines, start=1):
-            _refuse(metrics_faults(line), where=f"{self.path / METRICS}, line {number}")
-        config, status = self._read_json(CONFIG), self._read_json(STATUS)
-        _refuse(config_faults(config), where=str(self.path / CONFIG))
-        _refuse(status_faults(status), where=str(self.path / STATUS))
-        summaries = [line for line in lines if line.get("summary") is True]
-        return RunRecord(
-            path=self.path,
-            config=config,
-            status=status,
-            rounds=[line for line in lines if line.get("summary") is not True],
-            summary=summaries[-1] if summaries else {},
-            ledger=read_ledger_lines(self.path / LEDGER),
-        )
+        return RunRecord.of(self.path)
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Content of a further JSON file; None if the run did not leave it."""
@@ -306,55 +239,13 @@ class RunFolder:
         return {**document, "run-folder": str(self.path)}
 
     def _read_json(self, name: str) -> dict[str, Any]:
-        return _parse(_read_text(self.path / name), where=str(self.path / name))
-
-
-def read_ledger_lines(path: Path) -> list[LedgerRow]:
-    """Read the rows of a ledger.
-
-    Raises
-    ------
-    RunFolderError
-        If a line is no row of a ledger; names the file and the line.
-    """
-    rows = _read_lines(path)
-    _refuse(ledger_faults(rows), where=str(path))
-    return rows  # type: ignore[return-value]  # checked row by row
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    # Split at "\n" alone: str.splitlines also splits at U+2028 and others that JSON allows in
-    # strings. The piece after the last "\n" is empty, or an append that was cut short.
-    *complete, _ = _read_text(path).split("\n")
-    return [
-        _parse(line, where=f"{path}, line {number}")
-        for number, line in enumerate(complete, start=1)
-    ]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error})") from None
-
-
-def _parse(text: str, *, where: str) -> dict[str, Any]:
-    try:
-        return decode(text)
-    except ValueError as error:
-        raise RunFolderError(f"{where}: {error}") from None
+        return read_document(self.path / name)
 
 
 def _ledger_lines(rows: Iterable[LedgerRow]) -> list[str]:
     converted = [plain(row, name="ledger row") for row in rows]
-    _refuse(ledger_faults(converted), where="ledger")
+    refuse(ledger_faults(converted), where="ledger")
     return [encode(row) for row in converted]
-
-
-def _refuse(faults: Sequence[str], *, where: str) -> None:
-    if faults:
-        raise RunFolderError(f"{where}: {'; '.join(faults)}")
 
 
 def base_fault(base: Path) -> str:

@@ -24,7 +24,8 @@ from fedapp.hosted_sites import with_hosted_sites
 from fedapp.prior_runs import totals
 from fedapp.resumption import OWN_FRAMES, resume_faults
 from fedapp.run_config import RunConfig, Value
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import STATUS, RunFolderError, read_document
 from fedapp.stopping import told_when_flower_leaves
 from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
@@ -82,7 +83,7 @@ def main(grid: Grid, context: Context) -> None:
         folder = run_task(grid, context.run_config, started=time.time())
     except RunFolderError as error:
         raise RunEnded(f"run-dir: {error}") from None
-    status = RunFolder.open(folder).read().status
+    status = read_document(folder / STATUS)
     if status["status"] != "ok":
         log(INFO, "Flower marks the run as failed; what follows is its own trace")
         raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None

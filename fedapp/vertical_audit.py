@@ -16,7 +16,8 @@ import numpy as np
 from scipy.special import logit
 
 from fedapp import run_config
-from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunRecord
 from fedapp.vertical_party import prepare_vertical_site
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost.alignment import aligned_tables

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 from fedapp.simulation import InProcessGrid
 from fedapp.strict_json import replace_json, replace_or_overwrite_json
 from tasks.vertical_xgboost.end_messages import STOP

@@ -37,7 +37,8 @@ from fedapp.deploy.rehearsal import (
 )
 from fedapp.flower_run import FlowerRunError
 from fedapp.run_config import Value
-from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunRecord
 from fedapp.simulation import simulate
 from fedapp.site_data.dealt_files import write_frame
 

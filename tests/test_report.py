@@ -27,7 +27,8 @@ from fedapp.report.ledger import (
     sum_flows,
     volume_of,
 )
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 
 PRIVACY = "Noise of σ = 0.0112 on every element; no (ε, δ) is claimed & nothing else."
 ALL_FIGURES = {"convergence", "survival-curves", "noise-to-signal", "bytes-by-step"}

@@ -26,7 +26,8 @@ from fedapp.resumption import (
     resume_faults,
     settings_of,
 )
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 from fedapp.simulation import simulate
 from strategies.membership import Refused
 from strategies.snapshot import Snapshot

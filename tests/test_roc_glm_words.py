@@ -11,7 +11,8 @@ import pytest
 from fedapp.report import roc_glm as report
 from fedapp.report import roc_glm_words
 from fedapp.roc_glm_run import model_text
-from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunRecord
 from fedapp.simulation import SimulationResult, simulate
 from strategies.membership import Refused
 from tasks.roc_glm.calibration import bin_edges

@@ -15,7 +15,8 @@ import pytest
 
 from fedapp import run_folder as run_folder_module
 from fedapp.record_shape import LedgerRow
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 from fedapp.strict_json import plain, replace_bytes, replacing
 
 ROW: LedgerRow = {

@@ -17,7 +17,8 @@ import torch
 
 from fedapp import checkpoint, prepared_sites, run_folder
 from fedapp.checkpoint import CHECKPOINT, read_checkpoint
-from fedapp.run_folder import RunFolder, RunFolderError
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunFolderError
 from fedapp.simulation import SimulationResult, simulate
 from strategies.survival import SurvivalFedAvg
 

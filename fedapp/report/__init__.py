@@ -24,15 +24,8 @@ from fedapp.report.ledger import (
     volume_of,
 )
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Page, Section, Table, render
-from fedapp.run_folder import (
-    CONFIG,
-    LEDGER,
-    METRICS,
-    STATUS,
-    RunFolder,
-    RunFolderError,
-    RunRecord,
-)
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import CONFIG, LEDGER, METRICS, STATUS, RunFolderError, RunRecord
 from fedapp.strict_json import replace_bytes
 from tasks.site.name_lists import lines_by_words, some_names
 
@@ -94,7 +87,7 @@ def write_report(run_folder: Path) -> Path:
 
     Raises
     ------
-    fedapp.run_folder.RunFolderError
+    fedapp.run_record.RunFolderError
         The folder is not a run folder, or a file in it cannot be read.
     """
     folder = RunFolder.open(run_folder)

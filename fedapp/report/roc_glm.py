@@ -72,7 +72,7 @@ from fedapp.report.roc_glm_words import (
     test_words,
 )
 from fedapp.roc_glm_cautions import cautions
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 from tasks.roc_glm.release_names import NOISY_RELEASES
 
 TITLE = "Federated validation of a classifier"

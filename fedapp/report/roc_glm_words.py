@@ -7,7 +7,7 @@ from typing import Any
 
 from fedapp.report.roc_glm_tables import number
 from fedapp.roc_glm_cautions import cautions
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 from tasks.roc_glm.release_names import NOISY_RELEASES
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedapp.report import figures, survival_figures, survival_tables
 from fedapp.report.page import Absent, Figure, KeyNumber, Notice, Section
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 
 TITLE = "Federated survival analysis"
 CURVES = "curves.json"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedapp.report import figures
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

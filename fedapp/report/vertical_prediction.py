@@ -13,7 +13,7 @@ from typing import Any
 
 from fedapp.report.page import KeyNumber, Notice, Section, Table
 from fedapp.report.vertical_xgboost_words import fingerprint_words
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 
 TITLE = "Use of a vertical XGBoost model"
 CURVES = "trees.json"

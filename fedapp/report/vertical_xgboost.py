@@ -69,7 +69,7 @@ from fedapp.report.vertical_xgboost_words import (
     trees_words,
     trust_words,
 )
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 from tasks.vertical_xgboost.classes import class_names
 
 TITLE = "Vertical XGBoost over parties"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedapp.report.vertical_xgboost_tables import seconds_by_operation
-from fedapp.run_folder import RunRecord
+from fedapp.run_record import RunRecord
 from fedapp.vertical_privacy import privacy_lines
 from tasks.vertical_xgboost.classes import class_names
 
