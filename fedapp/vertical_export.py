@@ -14,9 +14,9 @@ from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_skeleton import skeleton_of
 from strategies.all_parties import AllParties
-from strategies.exchange import Disclosure, Exchange, TooFewSites
-from strategies.membership import Refused
-from strategies.vertical_prediction import check_parts
+from strategies.exchange import Disclosure, Exchange
+from strategies.vertical_ending import telling_the_end
+from strategies.vertical_prediction import check_model_parts
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.end_messages import STOP, StopRequest
@@ -54,11 +54,8 @@ def export(
         The run's summary.
     """
     asked = AllParties(exchange)
-    try:
-        facts = check_parts(
-            parties,
-            config.vertical_xgboost.model_copy(update={"asker": "", "prediction": "direct"}),
-        )
+    with telling_the_end(asked):
+        facts = check_model_parts(parties, config.vertical_xgboost)
         replies = asked.ask_each(
             dict.fromkeys(facts, ExportRequest().to_record()),
             EXPORT,
@@ -66,9 +63,6 @@ def export(
             step="export",
         )
         document = xgboost_document(replies)
-    except (Refused, TooFewSites, SiteFault) as end:
-        asked.tell(StopRequest(str(end)).to_record(), STOP)
-        raise
     folder.write_json(MODEL, document)
     folder.write_json(IMPORTANCE, _importance_document(replies))
     log(INFO, "the model: %s", folder.path / MODEL)

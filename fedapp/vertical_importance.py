@@ -14,14 +14,14 @@ from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_skeleton import kept_model
 from strategies.all_parties import AllParties
-from strategies.exchange import Disclosure, Exchange, TooFewSites
+from strategies.exchange import Disclosure, Exchange
 from strategies.membership import Refused
 from strategies.vertical_earlier import EarlierModel
-from strategies.vertical_prediction import check_parts
+from strategies.vertical_ending import telling_the_end
+from strategies.vertical_prediction import check_model_parts
 from tasks.secure import split_reals
 from tasks.secure.roster import Roster
 from tasks.secure.secure_sums import unmask_sum
-from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.end_messages import STOP, StopRequest
@@ -65,10 +65,8 @@ def sum_importance(
     """
     vertical = config.vertical_xgboost
     asked = AllParties(exchange)
-    try:
-        facts = check_parts(
-            parties, vertical.model_copy(update={"asker": "", "prediction": "direct"})
-        )
+    with telling_the_end(asked):
+        facts = check_model_parts(parties, vertical)
         if len(facts) < 3 and not vertical.allow_two_parties:
             raise Refused(
                 [
@@ -81,9 +79,6 @@ def sum_importance(
         gains = _gains(_model(exchange, vertical.model, folder, run=any_fact.run))
         _check_records(columns, gains)
         covers = _covers(exchange, asked, parties, columns)
-    except (Refused, TooFewSites, SiteFault) as end:
-        asked.tell(StopRequest(str(end)).to_record(), STOP)
-        raise
     names = {name: own.names for name, own in columns.items() if own.names is not None}
     groups = {name: own.groups for name, own in columns.items()}
     found = importances(groups, names, gains, covers)

@@ -25,12 +25,12 @@ from strategies.exchange import Disclosure, Exchange
 from strategies.membership import HELLO_DISCLOSURE, Refused, meet_sites
 from strategies.snapshot import UnusableSnapshot
 from strategies.vertical_earlier import EarlierModel, one_or_all
+from strategies.vertical_ending import telling_the_end
 from strategies.vertical_prediction import PREDICTION_DISCLOSURES
 from strategies.vertical_result import Cost, GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_snapshot import Interrupted
 from strategies.vertical_xgboost import VerticalXGBoost
 from tasks.site.messages import HELLO, Facts, FactValue, TaskPart
-from tasks.vertical_xgboost.end_messages import STOP, StopRequest
 from tasks.vertical_xgboost.importance_messages import SplitColumns
 from tasks.vertical_xgboost.party_facts import PartyFacts
 from tasks.vertical_xgboost.prediction_messages import PartFacts
@@ -162,7 +162,7 @@ def _refuse_seeded_noise_outside_simulation(exchange: Exchange, config: RunConfi
 
 
 def _meet(exchange: Exchange, config: RunConfig, task: Facts) -> dict[str, TaskPart]:
-    try:
+    with telling_the_end(AllParties(exchange)):  # they have drawn keys
         parties = meet_sites(
             exchange,
             fingerprint=code_fingerprint(),
@@ -173,11 +173,6 @@ def _meet(exchange: Exchange, config: RunConfig, task: Facts) -> dict[str, TaskP
         if exchange.faults:
             raise Refused([*map(str, exchange.faults), "of a joined model no party may be missing"])
         return parties
-    except Exception as end:
-        # They have drawn keys. Of an unexpected error (a full disk) only the kind goes round.
-        reason = str(end) if isinstance(end, Refused) else f"{type(end).__name__} at the server"
-        AllParties(exchange).tell(StopRequest(reason).to_record(), STOP)
-        raise
 
 
 def _line(grown: GrownTree, config: RunConfig) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
 from tasks.glm.families import FloatArray
@@ -42,6 +44,13 @@ class Iteration:
     halved: bool
     converged: bool
     sites: tuple[str, ...]
+
+    def metrics(self) -> MetricRecord:
+        """Return rows, whether the step was halved, and the deviance if it is finite."""
+        metrics = MetricRecord({"rows": int(self.rows), "halved": int(self.halved)})
+        if math.isfinite(self.deviance):
+            metrics["deviance"] = float(self.deviance)
+        return metrics
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -13,6 +13,12 @@ from flwr.supercore import log
 
 from strategies.cohort import Cohort
 from strategies.exchange import Disclosure, Exchange
+from strategies.fisher_checks import (
+    check_sums,
+    refuse_other_number,
+    refuse_other_rows,
+    refuse_other_sizes,
+)
 from strategies.fisher_result import COEFFICIENTS, FisherResult, Iteration
 from strategies.fisher_resume import (
     keep_members,
@@ -22,7 +28,6 @@ from strategies.fisher_resume import (
     unpack_iterations,
 )
 from strategies.fisher_settings import initial_coefficients, refuse_settings
-from strategies.membership import Refused
 from strategies.snapshot import Snapshot, TakeSnapshot, UnusableSnapshot, taken_apart
 from strategies.without_rounds import WithoutEvaluation
 from tasks.glm.families import FAMILIES, Family, FisherSums, FloatArray, pool_sums
@@ -31,7 +36,6 @@ from tasks.glm.messages import (
     FisherReply,
     FisherRequest,
     SiteReply,
-    is_finite,
 )
 from tasks.glm.scoring import Criterion, FisherIteration, Iterate
 
@@ -256,10 +260,10 @@ class FisherScoring(WithoutEvaluation):
         if resumed is not None:
             read = self._of_same_sites(read, resumed)
         sums = self.pool(read)
-        self._refuse_other_rows(sums)
+        refuse_other_rows(sums, self.history, sites=self.cohort.names)
         if resumed is not None and self._on_snapshot:  # it fits: from here this fit has it
             self._on_snapshot(resumed)
-        self._check_number(len(sums.score))
+        refuse_other_number(len(sums.score), self.cohort.feature_names)
         if len(self.cohort.lost) > lost:  # another likelihood than that of the iterations before
             iteration = self._new_iteration(evaluated, rounds=server_round - 1)
         iteration.advance(sums)
@@ -274,13 +278,10 @@ class FisherScoring(WithoutEvaluation):
         )
         self.history.append(done)
         self.after_iteration(done)
-        metrics = MetricRecord({"rows": int(done.rows), "halved": int(done.halved)})
-        if math.isfinite(done.deviance):
-            metrics["deviance"] = float(done.deviance)
         arrays = ArrayRecord()
         if iteration.coefficients is not None:
             arrays[COEFFICIENTS] = Array(iteration.coefficients)
-        return arrays, metrics
+        return arrays, done.metrics()
 
     def summary(self) -> None:
         """Log how the strategy is set up."""
@@ -306,14 +307,8 @@ class FisherScoring(WithoutEvaluation):
             If it is malformed; the site is then lost.
         """
         reply = FisherReply.from_record(content)
-        coefficients = self.coefficients
-        if coefficients is None and not is_finite(reply.sums):
-            raise ValueError("a start that is not finite")
-        if coefficients is not None and len(coefficients) != reply.sums.score.size:
-            raise ValueError("sums of another number of coefficients than asked for")
         has_dispersion = self.families[self.family].has_dispersion
-        if has_dispersion and coefficients is not None and math.isnan(reply.sums.pearson):
-            raise ValueError("sums without a Pearson statistic")
+        check_sums(reply.sums, self.coefficients, has_dispersion=has_dispersion)
         return reply
 
     def pool(self, replies: Mapping[str, Any]) -> FisherSums:
@@ -331,9 +326,7 @@ class FisherScoring(WithoutEvaluation):
         FisherSums
             Over all sites that take part. The deviance of a start is not looked at.
         """
-        sizes = {name: reply.sums.score.size for name, reply in replies.items()}
-        if len(set(sizes.values())) > 1:
-            raise Refused([f"{name}: {size} coefficients" for name, size in sizes.items()])
+        refuse_other_sizes(replies)
         return pool_sums(reply.sums for reply in replies.values())
 
     def has_converged(self, before: Iterate | None, now: Iterate) -> bool:
@@ -445,20 +438,6 @@ class FisherScoring(WithoutEvaluation):
         keep_members(self.cohort.exchange, snapshot)
         self.cohort.nodes = list(self.cohort.exchange.get_node_ids())
         return {name: read[name] for name in self.cohort.names}
-
-    def _refuse_other_rows(self, sums: FisherSums) -> None:
-        """Refuse sums of other rows than those of the iteration before, by the same sites."""
-        before = self.history[-1] if self.history else None
-        if before and before.sites == self.cohort.names and before.rows != sums.rows:
-            raise Refused(
-                [f"the sites have {sums.rows} rows, and had {before.rows} in the iteration before"]
-            )
-
-    def _check_number(self, number: int) -> None:
-        """Refuse sums of another number of coefficients than there are names."""
-        names = self.cohort.feature_names
-        if names is not None and len(names) != number:
-            raise ValueError(f"feature_names: {len(names)} names of {number} coefficients")
 
     def _coefficient_names(self, number: int) -> tuple[str, ...]:
         return self.cohort.feature_names or tuple(f"x{i}" for i in range(1, number + 1))

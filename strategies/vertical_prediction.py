@@ -13,11 +13,11 @@ from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
 from strategies.all_parties import AllParties
-from strategies.exchange import Disclosure, Exchange, TooFewSites
+from strategies.exchange import Disclosure, Exchange
 from strategies.membership import Refused
+from strategies.vertical_ending import telling_the_end
 from strategies.without_rounds import WithoutRounds
 from tasks.secure.roster import Roster
-from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.site.reply_fields import MalformedReply
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
@@ -142,13 +142,8 @@ class VerticalPrediction(WithoutRounds):
         """
         exchange = Exchange.around(grid, disclosures=PREDICTION_DISCLOSURES)
         parties = AllParties(exchange, timeout=timeout)
-        try:
+        with telling_the_end(parties):
             return self._predict(parties)
-        except Exception as end:
-            may_be_told = isinstance(end, Refused | TooFewSites | SiteFault)
-            reason = str(end) if may_be_told else f"{type(end).__name__} at the server"
-            parties.tell(StopRequest(reason).to_record(), STOP)
-            raise
 
     def _predict(self, parties: AllParties) -> PredictionResult:
         facts = check_parts(self.introduced, self.config)
@@ -200,6 +195,13 @@ class VerticalPrediction(WithoutRounds):
         """Log how the strategy is set up."""
         log(INFO, "\t├──> Parties: %s", ", ".join(sorted(self.introduced)))
         log(INFO, "\t└──> Prediction: %s", self.config.prediction)
+
+
+def check_model_parts(
+    introduced: Mapping[str, TaskPart], config: VerticalXGBoostConfig
+) -> dict[str, PartFacts]:
+    """As `check_parts`, where a model is looked at and nothing predicted."""
+    return check_parts(introduced, config.model_copy(update={"asker": "", "prediction": "direct"}))
 
 
 def check_parts(

@@ -11,11 +11,11 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from strategies.all_parties import AllParties
-from strategies.exchange import Exchange, TooFewSites
-from strategies.membership import Refused
+from strategies.exchange import Exchange
 from strategies.snapshot import TakeSnapshot
 from strategies.vertical_checks import check_choice, check_may_prune, check_nodes
 from strategies.vertical_earlier import EarlierModel
+from strategies.vertical_ending import telling_the_end
 from strategies.vertical_level import Level, Offers, source_above
 from strategies.vertical_result import GrownTree, VerticalResult, vertical_disclosures
 from strategies.vertical_set_up import draw_split_clients, set_up
@@ -30,10 +30,9 @@ from strategies.vertical_steps import (
 )
 from strategies.vertical_training import Training
 from strategies.without_rounds import WithoutRounds
-from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
-from tasks.vertical_xgboost.end_messages import STOP, FinishReply, StopRequest
+from tasks.vertical_xgboost.end_messages import FinishReply
 from tasks.vertical_xgboost.gains import BestSplit, winner
 from tasks.vertical_xgboost.level_messages import (
     HistogramsReply,
@@ -42,9 +41,6 @@ from tasks.vertical_xgboost.level_messages import (
 )
 from tasks.vertical_xgboost.objectives import objective_of
 from tasks.vertical_xgboost.tree import GrowingTree, OwnedSplit
-
-INTERRUPTED_SECONDS = 10.0
-"""Longest wait for parties to hear that the run was interrupted; a deployed exchange takes 6."""
 
 
 class VerticalXGBoost(WithoutRounds):
@@ -208,16 +204,8 @@ class VerticalXGBoost(WithoutRounds):
                 "parties introduced themselves (strategies.membership.meet_sites)"
             )
         parties = AllParties(exchange, timeout=timeout)
-        try:
+        with telling_the_end(parties):
             return self._train(parties, num_trees)
-        except BaseException as end:
-            # The reason of an unexpected error may hold anything: only its kind goes round.
-            may_be_told = isinstance(end, Refused | TooFewSites | SiteFault)
-            reason = str(end) if may_be_told else f"{type(end).__name__} at the server"
-            # Whoever interrupts the run waits for nobody who is gone.
-            patience = None if isinstance(end, Exception) else INTERRUPTED_SECONDS
-            parties.tell(StopRequest(reason).to_record(), STOP, timeout=patience)
-            raise
 
     def _train(self, parties: AllParties, num_trees: int) -> VerticalResult:
         self.training = set_up(

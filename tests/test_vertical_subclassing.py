@@ -17,7 +17,7 @@ from fedapp import client_app, run_config, simulation, vertical_run
 from fedapp.fingerprint import code_fingerprint
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import InProcessGrid
-from strategies import vertical_xgboost
+from strategies import vertical_ending
 from strategies.exchange import Exchange, TooFewSites
 from strategies.membership import meet_sites
 from strategies.vertical_result import GrownTree
@@ -378,7 +378,7 @@ def test_an_interrupted_server_does_not_wait_for_parties_that_are_gone(
         def after_tree(self, grown: GrownTree) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(vertical_xgboost, "INTERRUPTED_SECONDS", 0.2)
+    monkeypatch.setattr(vertical_ending, "INTERRUPTED_SECONDS", 0.2)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         start(Interrupted, grid_class=DeafGrid)

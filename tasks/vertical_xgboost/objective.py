@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from tasks.vertical_xgboost.config import ObjectiveName
 from tasks.vertical_xgboost.fixed_point import FixedPointScale, FloatArray, GradientScales
@@ -118,3 +121,35 @@ class Objective(ABC):
     @abstractmethod
     def metrics(self, loss: float, quality: float) -> Metrics:
         """Metrics from the (weighted) means of losses and of `qualities`."""
+
+
+class LogLoss(Objective):
+    """A loss of classes: labels are counted, gradients at most 1, the loss of a row capped."""
+
+    quality_name = "accuracy"
+
+    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
+        """0: labels count 1 at most."""
+        return 0
+
+    def gradient_exponent(
+        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
+    ) -> int:
+        """0: neither gradients nor Hessians are above 1."""
+        return 0
+
+    def bound_exponent(self, exponents: Sequence[int]) -> int:
+        """0: bound 1."""
+        return 0
+
+    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
+        """Bound 64."""
+        return scales.of_rows(LARGEST_LOG_LOSS_EXPONENT)
+
+    def metrics(self, loss: float, quality: float) -> Metrics:
+        """Log loss and accuracy."""
+        return Metrics(loss, quality)
+
+    def _capped(self, losses: FloatArray) -> FloatArray:
+        """Log losses of rows, at most 64 (a row given a probability of 1e-28)."""
+        return np.minimum(losses, math.ldexp(1.0, LARGEST_LOG_LOSS_EXPONENT))

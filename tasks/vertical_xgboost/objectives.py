@@ -25,7 +25,7 @@ from tasks.vertical_xgboost.fixed_point import (
 )
 from tasks.vertical_xgboost.objective import (
     HEADROOM,
-    LARGEST_LOG_LOSS_EXPONENT,
+    LogLoss,
     Metrics,
     Objective,
 )
@@ -33,11 +33,10 @@ from tasks.vertical_xgboost.poisson import Poisson
 from tasks.vertical_xgboost.softprob import Softprob
 
 
-class BinaryLogistic(Objective):
+class BinaryLogistic(LogLoss):
     """Labels 0 and 1, the margin is the log odds of 1."""
 
     name = "binary:logistic"
-    quality_name = "accuracy"
 
     def gradients(self, margins: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """g = p - y, h = p (1 - p)."""
@@ -45,9 +44,9 @@ class BinaryLogistic(Objective):
         return probability - labels, probability * (1.0 - probability)
 
     def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
-        """Log loss, capped at 64 (a row given a probability of 1e-28)."""
+        """Log loss, capped at 64."""
         loss = np.logaddexp(0.0, np.where(labels > 0.5, -margins, margins))
-        return np.minimum(loss, math.ldexp(1.0, LARGEST_LOG_LOSS_EXPONENT))
+        return self._capped(loss)
 
     def qualities(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
         """1 on the right side of probability one half; at one half 0 is predicted."""
@@ -69,28 +68,6 @@ class BinaryLogistic(Objective):
                 "allowed are two classes, or a given base-score",
             )
         return math.log(base_score / (1.0 - base_score))
-
-    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
-        """0: labels are at most 1."""
-        return 0
-
-    def gradient_exponent(
-        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
-    ) -> int:
-        """0: gradients are at most 1."""
-        return 0
-
-    def bound_exponent(self, exponents: Sequence[int]) -> int:
-        """0: bound 1."""
-        return 0
-
-    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
-        """Bound 64."""
-        return scales.of_rows(LARGEST_LOG_LOSS_EXPONENT)
-
-    def metrics(self, loss: float, quality: float) -> Metrics:
-        """Log loss and accuracy."""
-        return Metrics(loss, quality)
 
 
 class SquaredError(Objective):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tasks.site.faults import SiteFault
-from tasks.vertical_xgboost.fixed_point import FixedPointScale, FloatArray, GradientScales
-from tasks.vertical_xgboost.objective import LARGEST_LOG_LOSS_EXPONENT, Metrics, Objective
+from tasks.vertical_xgboost.fixed_point import FixedPointScale, FloatArray
+from tasks.vertical_xgboost.objective import LogLoss
 from tasks.vertical_xgboost.softmax import centred_log_shares, log_losses, probabilities
 
 
 @dataclass(frozen=True)
-class Softprob(Objective):
+class Softprob(LogLoss):
     """Labels 0 to k - 1, one margin a class, whose softmax is its probability.
 
     Parameters
@@ -27,7 +26,6 @@ class Softprob(Objective):
     classes: tuple[str, ...]
 
     name = "multi:softprob"
-    quality_name = "accuracy"
 
     @property
     def num_roots(self) -> int:
@@ -46,7 +44,7 @@ class Softprob(Objective):
 
     def losses(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
         """Log loss, capped at 64 as that of two classes."""
-        return np.minimum(log_losses(margins, labels), math.ldexp(1.0, LARGEST_LOG_LOSS_EXPONENT))
+        return self._capped(log_losses(margins, labels))
 
     def qualities(self, margins: FloatArray, labels: FloatArray) -> FloatArray:
         """1 where the row's class has the largest margin, the lowest class of equal ones."""
@@ -82,25 +80,3 @@ class Softprob(Objective):
                 "logarithm; allowed are rows of every class, or base-score = 0",
             )
         return centred_log_shares([float(scale.decode(total)) for total in label_sums])
-
-    def label_exponent(self, labels: FloatArray, *, label_bound: float) -> int:
-        """0: labels are not summed, but counted."""
-        return 0
-
-    def gradient_exponent(
-        self, labels: FloatArray, *, base_margins: Sequence[float], label_bound: float
-    ) -> int:
-        """0: gradients are at most 1, and Hessians at most one half."""
-        return 0
-
-    def bound_exponent(self, exponents: Sequence[int]) -> int:
-        """0: bound 1."""
-        return 0
-
-    def loss_scale(self, scales: GradientScales) -> FixedPointScale:
-        """Bound 64."""
-        return scales.of_rows(LARGEST_LOG_LOSS_EXPONENT)
-
-    def metrics(self, loss: float, quality: float) -> Metrics:
-        """Log loss over all classes, and accuracy."""
-        return Metrics(loss, quality)
