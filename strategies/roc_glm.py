@@ -19,7 +19,7 @@ from strategies.membership import Refused
 from strategies.roc_glm_checks import check_exact_sums
 from strategies.roc_glm_first_step import RocGlmFirstStep
 from strategies.roc_glm_fisher import AFTER_RELEASE, RocGlmFisher
-from strategies.roc_glm_release import PooledRelease, survivors_of
+from strategies.roc_glm_pooling import PooledRelease, survivors_of
 from strategies.roc_glm_result import PositiveSums, RocGlmResult, RoundsFit, roc_glm_disclosures
 from strategies.snapshot import Snapshot, TakeSnapshot
 from strategies.without_rounds import unused_arguments

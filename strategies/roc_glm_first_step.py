@@ -10,14 +10,8 @@ from flwr.supercore import log
 
 from strategies.exchange import Exchange, TooFewSites
 from strategies.roc_glm_checks import check_masked, check_release
-from strategies.roc_glm_release import (
-    LEAST_MASKED,
-    PooledRelease,
-    plan_release,
-    pool_clear,
-    pool_masked,
-    read_facts,
-)
+from strategies.roc_glm_pooling import PooledRelease, pool_clear, pool_masked
+from strategies.roc_glm_release import LEAST_MASKED, plan_release, read_facts
 from strategies.without_rounds import WithoutRounds
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.messages import (

@@ -9,7 +9,8 @@ import numpy as np
 from flwr.serverapp.strategy import Result
 
 from strategies.exchange import Disclosure
-from strategies.roc_glm_release import PooledRelease, ReleasePlan
+from strategies.roc_glm_pooling import PooledRelease
+from strategies.roc_glm_release import ReleasePlan
 from tasks.glm.messages import SiteReply
 from tasks.roc_glm.calibration_slope import CalibrationFit
 from tasks.roc_glm.config import RocGlmConfig

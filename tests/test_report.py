@@ -18,8 +18,9 @@ from PIL import Image
 
 from fedapp.cli import main
 from fedapp.record_shape import LedgerRow
-from fedapp.report import figures, format_duration, write_report
+from fedapp.report import figures, write_report
 from fedapp.report.costs import sum_steps
+from fedapp.report.head import format_duration
 from fedapp.report.ledger import (
     format_bytes,
     format_ranges,

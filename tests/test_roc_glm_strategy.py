@@ -17,7 +17,7 @@ from fedapp.simulation import SimulationResult, simulate
 from strategies.exchange import Exchange
 from strategies.fisher_result import Iteration
 from strategies.roc_glm import RocGlm
-from strategies.roc_glm_release import pool_masked
+from strategies.roc_glm_pooling import pool_masked
 from strategies.roc_glm_result import RocGlmResult
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import count_in_cells
