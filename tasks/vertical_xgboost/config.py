@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tasks.secure.record_names import Protection
-from tasks.vertical_xgboost.classes import classes_faults
+from tasks.vertical_xgboost.contradictions import contradictions
 
 ObjectiveName = Literal["binary:logistic", "multi:softprob", "reg:squarederror", "count:poisson"]
 TextCoding = Literal["refuse", "sorted", "one-hot"]
@@ -306,73 +305,7 @@ class VerticalXGBoostConfig(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        faults = []
-        base = self.given_base_score
-        if self.objective == "binary:logistic":
-            if base is not None and not 0.0 < base < 1.0:
-                faults.append(
-                    f"base-score = {self.base_score} with objective = 'binary:logistic': allowed "
-                    "is a probability above 0 and below 1, or 'mean'"
-                )
-            if self.positive_label.strip() == self.negative_label.strip():
-                faults.append(
-                    f"negative-label = '{self.negative_label}': is the positive label too"
-                )
-        elif self.objective == "count:poisson" and base is not None and not 0 < base <= 1e30:
-            faults.append(
-                f"base-score = {self.base_score} with objective = 'count:poisson': allowed is a "
-                "rate above 0 and up to 1e30, or 'mean'"
-            )
-        elif base is not None and not (math.isfinite(base) and abs(base) <= 1e30):
-            faults.append(f"base-score = {self.base_score}: allowed is -1e30 to 1e30, or 'mean'")
-        if self.label_bound and self.objective not in ("reg:squarederror", "count:poisson"):
-            faults.append(
-                f"label-bound = {self.label_bound}: allowed with objective = 'reg:squarederror' or "
-                "'count:poisson'"
-            )
-        if self.objective == "multi:softprob" and base:
-            faults.append(
-                f"base-score = {self.base_score} with objective = 'multi:softprob': allowed is "
-                "'mean', or 0, which is the same chance for every class"
-            )
-        faults += classes_faults(self.classes, wanted=self.objective == "multi:softprob")
-        if self.key_bits < 2048 and not self.allow_weak_key:
-            faults.append(
-                f"key-bits = {self.key_bits}: allowed is 2048 and more "
-                "(experiments: allow-weak-key = true)"
-            )
-        if self.alignment_hub and self.alignment == "same":
-            faults.append(
-                f"alignment-hub = '{self.alignment_hub}': allowed with alignment = 'hashed' or "
-                "'psi'"
-            )
-        if self.mode != "train" and not self.model:
-            faults.append(
-                f"model = '' with mode = '{self.mode}': allowed is the name of a training, or in "
-                "a simulation its run folder"
-            )
-        if self.mode == "train" and self.model:
-            faults.append(
-                f"model = '{self.model}': allowed with another mode than 'train' (a training goes "
-                "on from the model of warm-start)"
-            )
-        if self.mode != "train" and self.warm_start:
-            faults.append(f"warm-start = '{self.warm_start}': allowed with mode = 'train'")
-        if self.mode != "train" and self.alignment != "same":
-            faults.append(
-                f"alignment = '{self.alignment}' with mode = '{self.mode}': allowed is 'same'; the "
-                "parties lay out rows of the same ids"
-            )
-        if self.dp_epsilon and not self.max_depth:
-            faults.append(
-                f"dp-epsilon = {self.dp_epsilon} with max-depth = 0: noise is for the source "
-                "of the split above a leaf, and there are no splits"
-            )
-        if self.early_stopping_rounds and not self.test_fraction:
-            faults.append(
-                f"early-stopping-rounds = {self.early_stopping_rounds} with test-fraction = 0: "
-                "needs rows for evaluation"
-            )
+        faults = contradictions(self)
         if faults:
             raise ValueError("; ".join(faults))
         return self
