@@ -3,9 +3,9 @@
 ================  ===========================================================================
 file              what it is
 ================  ===========================================================================
-``supernode``     the key by which the SuperLink knows the SuperNode again: ECDSA on P-384 in
-                  OpenSSH's format, the only one that Flower 1.42 reads (as
-                  ``ssh-keygen -t ecdsa -b 384`` writes it)
+``supernode``     the key by which the SuperLink knows the SuperNode again: ECDSA on P-384 (any of
+                  NIST's curves would do) in OpenSSH's format, the only format that Flower 1.42
+                  reads (as ``ssh-keygen -t ecdsa -b 384`` writes it)
 ``identity.pem``  the lasting key of the site (`tasks.secure.identity`), by which the other
                   sites know it, whatever the server says
 ================  ===========================================================================
