@@ -36,7 +36,6 @@ from strategies.snapshot import (
 from strategies.update_intake import UpdateIntake, noise_to_signal
 from tasks.privacy.client import NUM_CLIENTS, SERVER_ROUND
 from tasks.privacy.mechanisms import AdditiveNoise, PrivatizationSettings
-from tasks.site.faults import SiteFault
 
 AfterRound = Callable[[int, ArrayRecord, MetricRecord | None], None]
 
@@ -291,14 +290,7 @@ class DPFedAvg(FedAvg):
         """Average the metrics of the usable replies; None if there are none."""
         if self._intake is None:
             return None
-        contents = []
-        for reply in self._intake.good_replies(replies):
-            try:
-                stated_examples(reply.content, self.weighted_by_key)
-            except SiteFault as fault:
-                self._intake.set_aside(reply, fault.code, str(fault))
-            else:
-                contents.append(reply.content)
+        contents = self._intake.usable_metrics(replies, self.weighted_by_key)
         return self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key) if contents else None
 
     def summary(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.supercore import log
 from numpy.typing import NDArray
 
-from strategies.averaging import MALFORMED, Arrays, Update
+from strategies.averaging import MALFORMED, Arrays, Update, stated_examples
 from strategies.exchange import Exchange, Fault, TooFewSites
 from strategies.faults import MISROUTED
 from tasks.privacy.mechanisms import AdditiveNoise, is_number
@@ -91,6 +91,18 @@ class UpdateIntake:
                 site = self.exchange.name_of(reply.metadata.src_node_id)
                 updates.append(Update(site, reply, arrays, float(weight)))
         return updates
+
+    def usable_metrics(self, replies: Iterable[Message], weighted_by_key: str) -> list[RecordDict]:
+        """Return contents of the replies that state a usable number of examples under the key."""
+        contents = []
+        for reply in self.good_replies(replies):
+            try:
+                stated_examples(reply.content, weighted_by_key)
+            except SiteFault as fault:
+                self.set_aside(reply, fault.code, str(fault))
+            else:
+                contents.append(reply.content)
+        return contents
 
     def is_short(self, server_round: int, usable: int) -> bool:
         """Return whether fewer updates are usable than nodes were addressed, and warn of it.

@@ -1,4 +1,4 @@
-"""Whether the parties of a vertical run fit together, from what they told at the introduction."""
+"""What a vertical run can begin and go on with: parties, settings, and what subclasses choose."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from strategies.exchange import Exchange
 from strategies.membership import Refused
 from strategies.vertical_alignment import check_id_types
 from tasks.secure.roster import Roster
@@ -40,6 +41,39 @@ def read_facts(introduced: Mapping[str, TaskPart]) -> dict[str, PartyFacts]:
     if faults:
         raise Refused(faults)
     return facts
+
+
+def check_num_trees(num_trees: int, config: VerticalXGBoostConfig) -> None:
+    """Refuse a number of trees that is none, or more than the noise of leaves is for.
+
+    Raises
+    ------
+    ValueError
+        With what is allowed.
+    """
+    if num_trees < 1:
+        raise ValueError(f"num_rounds = {num_trees}: must be 1 or more trees")
+    if config.dp_epsilon and num_trees > config.num_trees:
+        raise ValueError(
+            f"num_rounds = {num_trees}: dp-epsilon = {config.dp_epsilon} is for "
+            f"num-trees = {config.num_trees}, at most"
+        )
+
+
+def check_introduced(names: Iterable[str], exchange: Exchange) -> None:
+    """Refuse an Exchange that does not know the parties.
+
+    Raises
+    ------
+    ValueError
+        With the names that it does not know.
+    """
+    known = {exchange.name_of(node) for node in exchange.get_node_ids()}
+    if unknown := sorted(set(names) - known):
+        raise ValueError(
+            f"grid: has no node of {', '.join(unknown)}; must be the Exchange in which the "
+            "parties introduced themselves (strategies.membership.meet_sites)"
+        )
 
 
 def check_split_clients(chosen: Mapping[str, str], names: tuple[str, ...]) -> tuple[int, ...]:

@@ -130,6 +130,14 @@ class GrownTree:
     evaluation: Metrics | None
     cost: Cost
 
+    def words(self, *, quality_name: str) -> str:
+        """Return number and metrics as a line of a log."""
+        parts = [f"training loss {self.train.loss:.5f}"]
+        if self.evaluation is not None:
+            parts.append(f"test loss {self.evaluation.loss:.5f}")
+            parts.append(f"test {quality_name} {self.evaluation.quality:.4f}")
+        return f"tree {self.number}: {', '.join(parts)}"
+
 
 @dataclass(kw_only=True)
 class VerticalResult(Result):

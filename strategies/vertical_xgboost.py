@@ -13,7 +13,13 @@ from flwr.supercore import log
 from strategies.all_parties import AllParties
 from strategies.exchange import Exchange
 from strategies.snapshot import TakeSnapshot
-from strategies.vertical_checks import check_choice, check_may_prune, check_nodes
+from strategies.vertical_checks import (
+    check_choice,
+    check_introduced,
+    check_may_prune,
+    check_nodes,
+    check_num_trees,
+)
 from strategies.vertical_earlier import EarlierModel
 from strategies.vertical_ending import telling_the_end
 from strategies.vertical_level import Level, Offers, source_above
@@ -188,21 +194,10 @@ class VerticalXGBoost(WithoutRounds):
             subclass gives what it must not.
         """
         num_trees = self.config.num_trees if num_rounds is None else num_rounds
-        if num_trees < 1:
-            raise ValueError(f"num_rounds = {num_rounds}: must be 1 or more trees")
+        check_num_trees(num_trees, self.config)
         check_may_prune(self.may_prune)
-        if self.config.dp_epsilon and num_trees > self.config.num_trees:
-            raise ValueError(
-                f"num_rounds = {num_rounds}: dp-epsilon = {self.config.dp_epsilon} is for "
-                f"num-trees = {self.config.num_trees}, at most"
-            )
         exchange = Exchange.around(grid, disclosures=vertical_disclosures(self.config))
-        known = {exchange.name_of(node) for node in exchange.get_node_ids()}
-        if unknown := sorted(set(self.names) - known):
-            raise ValueError(
-                f"grid: has no node of {', '.join(unknown)}; must be the Exchange in which the "
-                "parties introduced themselves (strategies.membership.meet_sites)"
-            )
+        check_introduced(self.names, exchange)
         parties = AllParties(exchange, timeout=timeout)
         with telling_the_end(parties):
             return self._train(parties, num_trees)
@@ -321,12 +316,7 @@ class VerticalXGBoost(WithoutRounds):
 
     def after_tree(self, grown: GrownTree) -> None:
         """Told of each tree once its metrics are known; by default logs it."""
-        quality = objective_of(self.config).quality_name
-        parts = [f"training loss {grown.train.loss:.5f}"]
-        if grown.evaluation is not None:
-            parts.append(f"test loss {grown.evaluation.loss:.5f}")
-            parts.append(f"test {quality} {grown.evaluation.quality:.4f}")
-        log(INFO, "tree %d: %s", grown.number, ", ".join(parts))
+        log(INFO, "%s", grown.words(quality_name=objective_of(self.config).quality_name))
         if self._after_tree is not None:
             self._after_tree(grown)
 
