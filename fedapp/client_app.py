@@ -11,7 +11,6 @@ from fedapp.hosted_sites import each_hosted_site
 from fedapp.prepared_sites import roc_glm_site, survival_site, vertical_site
 from fedapp.site_limits import within_site_limits
 from tasks.site.client import answering_faults, introduce
-from tasks.site.last_answer import answered_again
 from tasks.site.messages import TaskPart
 from tasks.vertical_xgboost.answering import answering_once
 
@@ -51,39 +50,36 @@ def hello(message: Message, context: Context) -> Message:
 @answering_faults
 def survival_statistics(message: Message, context: Context) -> Message:
     """Return moments of the features and counts by time."""
-    from tasks.survival import client
+    from tasks.survival import answering
 
-    return client.statistics(message, survival_site(context))
+    return answering.statistics(message, survival_site(context), context)
 
 
 @app.train()
 @answering_faults
 def survival_train(message: Message, context: Context) -> Message:
     """Evaluate the global model, train it on this site's rows, privatize the update."""
-    from tasks.survival import client
+    from tasks.survival import answering
 
-    site = survival_site(context)
-    if site.budget is None:
-        return client.train(message, site)
-    return answered_again(message, context, lambda: client.train(message, site))
+    return answering.train(message, survival_site(context), context)
 
 
 @app.evaluate()
 @answering_faults
 def survival_evaluate(message: Message, context: Context) -> Message:
     """Evaluate the final model and sum what the baseline hazard is made of."""
-    from tasks.survival import client
+    from tasks.survival import answering
 
-    return client.evaluate(message, survival_site(context))
+    return answering.evaluate(message, survival_site(context), context)
 
 
 @app.query("survival_curves")
 @answering_faults
 def survival_curves(message: Message, context: Context) -> Message:
     """Sum predicted and observed survival by risk group."""
-    from tasks.survival import client
+    from tasks.survival import answering
 
-    return client.curves(message, survival_site(context))
+    return answering.curves(message, survival_site(context), context)
 
 
 @app.query("roc_glm_release")
@@ -276,8 +272,8 @@ def _introduce_roc_glm(message: Message, context: Context) -> TaskPart:
 
 def _introduce_vertical(message: Message, context: Context) -> TaskPart:
     from tasks.site.messages import HelloRequest
+    from tasks.site.requests import read_request
     from tasks.vertical_xgboost import client, site_state
-    from tasks.vertical_xgboost.answering import read_request
 
     task = read_request(lambda: HelloRequest.from_record(message.content)).task
     if resumed := task.get("resumed"):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 _TEXT = "text in quotes"
 _TRUTH = "true or false, without quotes"
@@ -70,3 +72,28 @@ def node_faults(node_config: Mapping[str, object]) -> list[NodeFault]:
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
             faults.append(NodeFault(key, f" = {value!r}: must be {NODE_KEYS[key]}"))
     return faults
+
+
+def ledger_folder_faults(folder: str, data_path: str) -> list[str]:
+    """Return what is wrong with ``state-dir`` as the place of a ledger, beside a ``data-path``."""
+    named = f'node config "state-dir" = "{folder}"'
+    try:
+        Path(folder).expanduser()
+    except RuntimeError:
+        return [f"{named}: no such user's home is known"]
+    # Of one kind, a SuperNode that starts elsewhere, or for another user, finds no data either.
+    kind = _kind_of_path(folder)
+    if folder in ("", "-") or kind in ("absolute", _kind_of_path(data_path)) or not data_path:
+        return []
+    others = "in another folder" if kind == "relative" else "for another user"
+    return [
+        f'{named}: must be an absolute path, or begin as "data-path" does: where the SuperNode '
+        f"is started {others} it would be another, empty ledger"
+    ]
+
+
+def _kind_of_path(path: str) -> Literal["absolute", "home", "relative"]:
+    """What a path depends on; that of a named user's home, ~user, depends on nothing."""
+    if path == "~" or path.startswith("~/"):
+        return "home"
+    return "absolute" if path.startswith("~") or Path(path).is_absolute() else "relative"

@@ -24,7 +24,7 @@ from flwr.supercore import log
 
 from fedapp import run_config
 from fedapp.fingerprint import code_fingerprint
-from fedapp.node_config import node_faults
+from fedapp.node_config import ledger_folder_faults, node_faults
 from tasks.site.client import SITE_FAULT_CODE
 from tasks.site.faults import SITE_LIMIT, SiteFault
 from tasks.site.messages import HELLO, HelloReply
@@ -301,29 +301,13 @@ def _check_budget(
             faults.append(
                 'node config "max-epsilon": needs "state-dir", where the site keeps its ledger'
             )
-        faults += _folder_faults(folder, str(rest.get("data-path", "")).strip())
+        faults += ledger_folder_faults(folder, str(rest.get("data-path", "")).strip())
         return
     faults += [
         f'node config "{key}": needs "max-epsilon"; alone it limits nothing'
         for key in ("max-delta", "epsilon-covers")
         if key in node_config
     ]
-
-
-def _folder_faults(folder: str, data_path: str) -> list[str]:
-    """Say what is wrong with the path of a ledger, which nobody is to lose sight of."""
-    named = f'node config "state-dir" = "{folder}"'
-    try:
-        is_absolute = Path(folder).expanduser().is_absolute()
-    except RuntimeError:
-        return [f"{named}: no such user's home is known"]
-    # With both relative, a SuperNode that starts elsewhere finds no data either.
-    if folder != "-" and not is_absolute and Path(data_path).is_absolute():
-        return [
-            f'{named}: must be an absolute path, as "data-path" is: elsewhere a relative one is '
-            "another, empty ledger"
-        ]
-    return []
 
 
 def _level_faults(least: int, config: run_config.RunConfig) -> list[str]:
@@ -339,6 +323,8 @@ def _level_faults(least: int, config: run_config.RunConfig) -> list[str]:
     if task == "roc-glm" and config.roc_glm.release == "exact" and least > 1:
         faults.append(f"roc-glm.release = 'exact': tells every score by itself, and {asks}")
     by_class = config.roc_glm.privacy_level_of == "class"
+    if task == "roc-glm" and by_class and least > 1:
+        faults += _repeated_sum_faults(config, asks)
     if task == "roc-glm" and config.roc_glm.release == "binned" and by_class and least > 1:
         # With many cells, every score once more.
         faults.append(
@@ -346,3 +332,15 @@ def _level_faults(least: int, config: run_config.RunConfig) -> list[str]:
             f"rows, and {asks}; 'cell' is allowed"
         )
     return faults
+
+
+def _repeated_sum_faults(config: run_config.RunConfig, asks: str) -> list[str]:
+    """Refuse a masked sum that a server may have repeated without one site: less it, its cells."""
+    roc_glm = config.roc_glm
+    if roc_glm.release != "secure-counts" or roc_glm.drop_outs == "error":
+        return []
+    return [
+        f"roc-glm.drop-outs = '{roc_glm.drop_outs}' with privacy-level-of = 'class': the server "
+        f"may read a site's cells of single rows by subtraction, and {asks}; 'error' is allowed, "
+        "and so is 'cell'"
+    ]

@@ -112,6 +112,7 @@ def test_renewal_keeps_names_and_authority(tmp_path: Path) -> None:
     write_federation(Plan(sites=("a", "b"), host="hub.example.org", aliases=("10.0.0.1",)), folder)
     server, trusted = folder / "server", (folder / "authority" / "ca.crt").read_bytes()
     before = (server / "server.crt").read_bytes(), (server / "server.key").read_bytes()
+    (server / "server.key").chmod(0o640)  # by somebody; a new one is its owner's alone
     kept = tmp_path / "safe"
     (folder / "authority").rename(kept)
     assert main(["deploy", "renew", str(folder), "--days", "9"]) == 2
@@ -121,6 +122,7 @@ def test_renewal_keeps_names_and_authority(tmp_path: Path) -> None:
     assert (certificate, key) != before
     assert hosts_of(certificate) == hosts_of(before[0])
     assert stat.S_IMODE((server / "server.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((server / "server.crt").stat().st_mode) == 0o644
     assert (server / "server.crt.old").read_bytes() == before[0]
     assert (server / "server.key.old").read_bytes() == before[1]
     handshake(tmp_path, Issued(key, certificate), trusted=trusted, host="hub.example.org")

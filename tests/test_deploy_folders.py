@@ -187,6 +187,18 @@ def test_all_faults_of_a_plan_come_at_once() -> None:
         assert words in str(caught.value)
 
 
+def test_nobody_else_may_change_what_was_written(tmp_path: Path) -> None:
+    """A limit in a node's configuration, or the authority it trusts, is no matter of a umask."""
+    before = os.umask(0)
+    try:
+        write_federation(Plan(sites=("a", "b"), host="hub"), tmp_path / "federation")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "federation").rglob("*"):
+        if path.is_file():
+            assert not path.stat().st_mode & 0o022, path
+
+
 def test_sites_make_their_keys_themselves(tmp_path: Path) -> None:
     """Only public halves reach the operator; the site's pin and key are the ones it made."""
     sent = tmp_path / "sent"
@@ -229,6 +241,7 @@ def test_public_keys_that_are_not_the_sites_are_refused(
         main(["deploy", "site-keys", site, "--out", str(tmp_path / site)])
         sent.mkdir(exist_ok=True)
         (tmp_path / site / f"{site}.public.json").rename(sent / f"{site}.public.json")
+    (tmp_path / "b.public.json").write_bytes((sent / "b.public.json").read_bytes())
     words = ["deploy", "init", "--host", "hub", "--public-keys", str(sent)]
     words += ["--out", str(tmp_path / "federation"), "--sites"]
 
@@ -243,6 +256,10 @@ def test_public_keys_that_are_not_the_sites_are_refused(
     document = json.loads((sent / "a.public.json").read_text())
     (sent / "b.public.json").write_text(json.dumps({**document, "site": "b"}))
     assert "a and b have one key" in refused("a,b")
+    own = json.loads((tmp_path / "b.public.json").read_text())
+    for spelled in (document["fingerprint"].lower(), document["fingerprint"].replace("-", "\n")):
+        (sent / "b.public.json").write_text(json.dumps({**own, "fingerprint": spelled}))
+        assert "a and b have one key" in refused("a,b")
     (sent / "b.public.json").write_text(json.dumps({**document, "supernode": "ssh-rsa x"}))
     assert "b.public.json: supernode must be a public ECDSA key" in refused("a,b")
     (sent / "b.public.json").write_text(json.dumps({**document, "fingerprint": "AB"}))

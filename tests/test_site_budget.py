@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import dp_accounting
@@ -23,6 +24,7 @@ from tasks.privacy.site_budget import (
     Cost,
     Reservation,
     SiteBudget,
+    _reservations,
     read_ledger,
     spent,
 )
@@ -70,6 +72,29 @@ def test_gaussian_runs_compose_as_dp_accounting_has_it(costs: list[tuple[float, 
     assert found.composition == "exact composition of Gaussian releases"
     assert found.epsilon == pytest.approx(exact.get_epsilon(DELTA), rel=2e-3, abs=1e-4)
     assert found.epsilon <= renyi.get_epsilon(DELTA)
+
+
+def test_noise_that_is_next_to_none_costs_more_than_anything(tmp_path: Path) -> None:
+    for ratio in (1e90, 1e160, 1e308):
+        assert spent(gaussian_reservations((ratio, 100)), delta=DELTA).epsilon > 1e100
+    refused(
+        "site-limit",
+        "it would be inf",
+        lambda: budget(tmp_path).check(Cost(ratio=1e300), releases=2),
+    )
+
+
+def test_a_long_run_does_not_lock_its_ledger(tmp_path: Path) -> None:
+    """Each release reads the ledger: a run of many rounds must not make that take for ever."""
+    with chained_log.opened(tmp_path, "privacy-ledger") as log:
+        entries = [{"kind": "release", "run": "run-1", "step": f"round-{n}"} for n in range(30_000)]
+        reserved = {"kind": "reserve", "run": "run-1", "task": "t", "config": "a", "time": ""}
+        cost = {"releases": 30_000, "ratio": 0.1, "epsilon": 0.0, "delta": 0.0}
+        log.entries = [{**reserved, **cost}, *entries]
+        began = time.process_time()
+        found = _reservations(log)["run-1"]
+    assert len(found.steps) == 30_000
+    assert time.process_time() - began < 3
 
 
 def test_other_releases_add_up_and_leave_the_rest_of_delta_to_gaussian_ones() -> None:

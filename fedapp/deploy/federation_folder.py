@@ -13,6 +13,7 @@ folder                holds                                         for
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -146,7 +147,8 @@ def renew_server_certificate(folder: Path, *, days: int, authority: Path | None 
     issued = make_server_certificate(signer, hosts_of(certificate.read_bytes()), days=days)
     for path, content in ((key, issued.key), (certificate, issued.certificate)):
         replace_private(path.with_name(f"{path.name}.old"), path.read_bytes())
-        replace_private(path, content)
+        mode = stat.S_IMODE(path.stat().st_mode) if path is certificate else 0o600
+        replace_private(path, content, mode=mode)
     return certificate
 
 

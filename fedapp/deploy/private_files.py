@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,23 +23,29 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def replace_private(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600, in the place of one that may be there; never half of it.
+def replace_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file in the place of one that may be there, whose owner it gets; never half of it.
 
-    The file is never readable by others, not even for a moment.
+    By default the file is never readable by others, not even for a moment. Root may so renew what
+    the user of a server reads.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     write_private(new, content)
+    if mode != 0o600:
+        new.chmod(mode)
+    if path.exists():
+        owner = path.stat()
+        with suppress(PermissionError):
+            os.chown(new, owner.st_uid, owner.st_gid)
     new.replace(path)
 
 
 def write_text(path: Path, text: str, *, executable: bool = False) -> None:
-    """Write a text file that others may read, and make its folder."""
+    """Write a text file that others may read and its owner may change, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-    if executable:
-        path.chmod(0o755)
+    path.chmod(0o755 if executable else 0o644)  # whatever the umask is
 
 
 def check_new_folder(folder: Path) -> None:

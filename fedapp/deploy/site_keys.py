@@ -16,7 +16,7 @@ Their public halves are a `PublicKeys`, a small JSON file that goes to the opera
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -83,7 +83,8 @@ class PublicKeys:
         keys = cls(**told)
         if fault := keys._fault():
             raise ValueError(f"{path}: {fault}")
-        return keys
+        # One spelling, by which one key at two sites is known.
+        return replace(keys, fingerprint=parse_fingerprint(keys.fingerprint))
 
     def _fault(self) -> str:
         if not is_site_name(self.site):

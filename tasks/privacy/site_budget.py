@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ SITE_LEDGER = "site-ledger"
 
 _SLACK = 1 + 1e-9
 """For a ratio that was worked out twice."""
+
+_LARGEST_RATIO = 1e100
+"""Whose epsilon, about half its square, is far beyond any maximum, and still a double."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +131,24 @@ def spent(reservations: Sequence[Reservation], *, delta: float) -> Spent:
     ratios = [r.cost.ratio * math.sqrt(r.releases) for r in reservations if r.cost.ratio]
     others = [r for r in reservations if not r.cost.ratio]
     if not others:
-        epsilon = gaussian.composed_epsilon(delta=delta, ratios=ratios) if ratios else 0.0
-        return Spent(epsilon, delta, "exact composition of Gaussian releases")
+        return Spent(_gaussian(ratios, delta), delta, "exact composition of Gaussian releases")
     epsilon = math.fsum(r.releases * r.cost.epsilon for r in others)
     used = math.fsum(r.releases * r.cost.delta for r in others)
     if used > delta or (ratios and used >= delta):
         return Spent(math.inf, delta, "basic composition")
     if not ratios:
         return Spent(epsilon, delta, "basic composition")
-    epsilon += gaussian.composed_epsilon(delta=delta - used, ratios=ratios)
+    epsilon += _gaussian(ratios, delta - used)
     words = "basic composition of other releases with the exact one of Gaussian releases"
     return Spent(epsilon, delta, words)
+
+
+def _gaussian(ratios: Sequence[float], delta: float) -> float:
+    """Epsilon of Gaussian releases; infinite where noise is so small that no double holds it."""
+    mu = math.hypot(*ratios)
+    if mu > _LARGEST_RATIO:
+        return math.inf
+    return gaussian.composed_epsilon(delta=delta, ratios=ratios) if ratios else 0.0
 
 
 @dataclass(frozen=True)
@@ -321,13 +331,13 @@ def _reserve_entry(reservation: Reservation, budget: SiteBudget) -> dict[str, An
 def _reservations(log: chained_log.OpenLog) -> dict[str, Reservation]:
     """By run, in the order in which they were made."""
     found: dict[str, Reservation] = {}
+    # Gathered apart: a run may have 100,000 releases, and a tuple is made anew with each.
+    steps: dict[str, list[str]] = {}
     for number, entry in enumerate(log.entries, start=1):
         try:
             run = str(entry["run"])
             if entry["kind"] == "release":
-                own = found[run]
-                steps = (*own.steps, str(entry["step"]))
-                found[run] = Reservation(**{**vars(own), "steps": steps})
+                steps[run].append(str(entry["step"]))
                 continue
             if entry["kind"] != "reserve" or run in found:
                 raise ValueError("not an entry of this ledger")
@@ -336,10 +346,10 @@ def _reservations(log: chained_log.OpenLog) -> dict[str, Reservation]:
                 raise ValueError("releases")
             cost = Cost(entry["ratio"], entry["epsilon"], entry["delta"])
             task, config, time = (str(entry[name]) for name in ("task", "config", "time"))
-            found[run] = Reservation(run, task, config, releases, cost, time)
+            found[run], steps[run] = Reservation(run, task, config, releases, cost, time), []
         except (LookupError, TypeError, ValueError):
             raise _unusable(f"entry {number} is none that this version knows") from None
-    return found
+    return {run: replace(own, steps=tuple(steps[run])) for run, own in found.items()}
 
 
 def _now() -> str:

@@ -65,6 +65,17 @@ def number(record: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
+def numbers(record: Mapping[str, Any], key: str) -> NDArray[np.float64]:
+    """Return a list of finite numbers as an array; it may be empty."""
+    value = record.get(key)
+    if not isinstance(value, list) or not all(
+        isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
+        for item in value
+    ):
+        raise MalformedReply(f"{key}: must be a list of finite numbers")
+    return np.array(value, dtype=np.float64)
+
+
 def reals(arrays: Mapping[str, NDArray[Any]], key: str, *, ndim: int = 1) -> NDArray[np.float64]:
     """Return an array of doubles with so many axes; its elements are not looked at."""
     value = arrays.get(key)

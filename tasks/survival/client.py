@@ -14,6 +14,7 @@ from flwr.app import Message
 from tasks.privacy.site_budget import SiteBudget
 from tasks.site.faults import SMALL_SITE, SiteFault
 from tasks.site.messages import TaskPart
+from tasks.site.requests import read_request
 from tasks.survival.concordance import ConcordanceSums
 from tasks.survival.config import SurvivalConfig
 from tasks.survival.curves import GroupCurves
@@ -27,7 +28,7 @@ from tasks.survival.messages import (
     EvaluationSums,
     TrainConfig,
     TrainReply,
-    from_array_record,
+    model_arrays,
 )
 from tasks.survival.models import (
     SurvivalModel,
@@ -155,6 +156,7 @@ class SurvivalSite:
         `cuts` see `tasks.survival.models.Design`.
         """
         self.columns.refuse_others(standardizer.encoding)
+        arrays = read_request(lambda: model_arrays(message.content))
         try:
             model = build_configured(
                 self.config,
@@ -162,7 +164,6 @@ class SurvivalSite:
                 horizon=horizon,
                 cuts=cuts,
             )
-            arrays = from_array_record(message.content.array_records["arrays"])
             load_arrays(model.network, arrays)
         except ValueError as error:
             raise SiteFault("other-model", f"the server's {error}") from None
@@ -220,7 +221,7 @@ def statistics(message: Message, site: SurvivalSite) -> Message:
 
 def train(message: Message, site: SurvivalSite) -> Message:
     """Answer ``train``: evaluate the global model, train it, privatize the update."""
-    request = TrainConfig.from_config(message.content.config_records["config"])
+    request = TrainConfig.of_message(message.content)
     model, received = site.model(
         message, request.standardizer, horizon=request.grid_horizon, cuts=request.label_cuts
     )
@@ -251,7 +252,7 @@ def train(message: Message, site: SurvivalSite) -> Message:
 
 def evaluate(message: Message, site: SurvivalSite) -> Message:
     """Answer ``evaluate``: the final model's evaluation, and the sums of the baseline hazard."""
-    request = TrainConfig.from_config(message.content.config_records["config"])
+    request = TrainConfig.of_message(message.content)
     model, _ = site.model(
         message, request.standardizer, horizon=request.grid_horizon, cuts=request.label_cuts
     )

@@ -10,16 +10,20 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.site.reply_fields import MalformedReply, reals
+from tasks.site.requests import array_record
 from tasks.survival.baseline import BaselineHazard
 from tasks.survival.curves import GroupCurves
 from tasks.survival.evaluation_plan import EvaluationPlan
 from tasks.survival.messages import (
     ROUNDING,
+    Arrays,
     encoding_entry,
     from_array_record,
     read_encoding,
+    read_standardizer,
     to_array_record,
 )
+from tasks.survival.risk_sets import time_grid
 from tasks.survival.standardization import Standardizer
 from tasks.survival.survival_metrics import SurvivalMetricsSums
 
@@ -66,20 +70,22 @@ class CurvesRequest:
 
     @classmethod
     def from_record(cls, content: RecordDict) -> CurvesRequest:
-        """Read the message's content."""
-        setting = from_array_record(content.array_records["setting"])
+        """Read the message's content; raises MalformedReply if it is malformed."""
+        setting = from_array_record(array_record(content, "setting"))
+        encoding = content.get("encoding", ConfigRecord())
+        if not isinstance(encoding, ConfigRecord):
+            raise MalformedReply("encoding: must be a ConfigRecord")
+        cuts, label_cuts = (_finite(setting, name) for name in ("cuts", "label-cuts"))
         return cls(
-            arrays=content.array_records["arrays"],
-            standardizer=Standardizer(
-                setting["feature-mean"],
-                setting["feature-scale"],
-                read_encoding(content.config_records.get("encoding", ConfigRecord())),
+            arrays=array_record(content, "arrays"),
+            standardizer=read_standardizer(
+                _finite(setting, "feature-mean"),
+                _finite(setting, "feature-scale"),
+                read_encoding(encoding),
             ),
-            baseline=BaselineHazard(
-                setting["grid"], setting["cumulative-hazard"], float(setting["center"])
-            ),
-            cuts=setting["cuts"],
-            label_cuts=setting["label-cuts"],
+            baseline=_read_baseline(setting),
+            cuts=cuts,
+            label_cuts=label_cuts,
             plan=_read_plan(content),
         )
 
@@ -141,10 +147,36 @@ class CurvesReply:
         return cls(curves, _read_metrics(content, plan))
 
 
+def _finite(setting: Arrays, name: str) -> NDArray[np.float64]:
+    array = reals(setting, name)
+    if not np.isfinite(array).all():
+        raise MalformedReply(f"{name}: must be finite numbers")
+    return array
+
+
+def _read_baseline(setting: Arrays) -> BaselineHazard:
+    """Return the baseline hazard of a request, on a grid of cells of equal width."""
+    grid, cumulative = _finite(setting, "grid"), _finite(setting, "cumulative-hazard")
+    center = reals(setting, "center", ndim=0)
+    try:
+        baseline = BaselineHazard(grid, cumulative, float(center))
+    except ValueError:
+        raise MalformedReply("grid, cumulative-hazard, center: must be a baseline hazard") from None
+    # Cells of a server's choice would part single rows from others.
+    if not np.allclose(grid, time_grid(baseline.horizon, grid.size - 1), rtol=1e-9, atol=0):
+        raise MalformedReply("grid: must be of cells of equal width")
+    return baseline
+
+
 def _read_plan(content: RecordDict) -> EvaluationPlan | None:
-    if "plan" not in content.array_records:
+    if "plan" not in content:
         return None
-    return EvaluationPlan.from_arrays(from_array_record(content.array_records["plan"]))
+    try:
+        return EvaluationPlan.from_arrays(from_array_record(array_record(content, "plan")))
+    except MalformedReply:
+        raise
+    except (ValueError, TypeError, LookupError):
+        raise MalformedReply("plan: must be a plan of the evaluation") from None
 
 
 def _read_metrics(content: RecordDict, plan: EvaluationPlan | None) -> SurvivalMetricsSums | None:

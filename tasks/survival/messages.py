@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from tasks.site.reply_fields import MalformedReply, count, number, reals
+from tasks.site.reply_fields import MalformedReply, count, number, numbers, reals
+from tasks.site.requests import array_record, config_record
 from tasks.survival.concordance import ConcordanceSums, impossible_sums
 from tasks.survival.encoding import FeatureEncoding
 from tasks.survival.risk_sets import LINEAR_PREDICTOR_BOUND, RiskSetSums
@@ -68,19 +69,44 @@ class TrainConfig:
         )
 
     @classmethod
+    def of_message(cls, content: RecordDict) -> TrainConfig:
+        """Read the record of a train or evaluate message; raises as `from_config`."""
+        return cls.from_config(config_record(content, "config"))
+
+    @classmethod
     def from_config(cls, record: ConfigRecord) -> TrainConfig:
-        """Read the record."""
+        """Read the record; raises MalformedReply, which names the field, if it is malformed."""
+        mean, scale = numbers(record, "feature-mean"), numbers(record, "feature-scale")
+        clients = record.get("num-clients", 1)
+        if type(clients) is not int:  # which numbers are believed is the site's matter
+            raise MalformedReply("num-clients: must be a whole number")
         return cls(
-            standardizer=Standardizer(
-                np.array(cast(list[float], record["feature-mean"]), dtype=np.float64),
-                np.array(cast(list[float], record["feature-scale"]), dtype=np.float64),
-                read_encoding(record),
-            ),
-            server_round=cast(int, record["server-round"]),
-            num_clients=cast(int, record.get("num-clients", 1)),
-            grid_horizon=cast(float, record["grid-horizon"]),
-            label_cuts=np.array(cast(list[float], record["label-cuts"]), dtype=np.float64),
+            standardizer=read_standardizer(mean, scale, read_encoding(record)),
+            server_round=count(record, "server-round"),
+            num_clients=clients,
+            grid_horizon=read_horizon(record),
+            label_cuts=numbers(record, "label-cuts"),
         )
+
+
+def read_standardizer(
+    mean: NDArray[Any], scale: NDArray[Any], encoding: FeatureEncoding | None
+) -> Standardizer:
+    """Return the standardizer of a request; MalformedReply names the fields where it is none."""
+    try:
+        return Standardizer(mean, scale, encoding)
+    except (ValueError, TypeError):
+        raise MalformedReply(
+            "feature-mean, feature-scale: must be a finite mean and a positive scale for each input"
+        ) from None
+
+
+def read_horizon(record: Mapping[str, Any]) -> float:
+    """Return the end of the time grid of a request; raises MalformedReply if it is none."""
+    horizon = number(record, "grid-horizon")
+    if horizon <= 0:
+        raise MalformedReply("grid-horizon: must be above 0")
+    return horizon
 
 
 _ENCODING = "feature-encoding"
@@ -93,9 +119,14 @@ def encoding_entry(standardizer: Standardizer) -> dict[str, str]:
 
 
 def read_encoding(record: Mapping[str, Any]) -> FeatureEncoding | None:
-    """Read what `encoding_entry` returned."""
-    text = record.get(_ENCODING)
-    return None if text is None else FeatureEncoding.from_json(text)
+    """Read what `encoding_entry` returned; raises MalformedReply if it is none."""
+    encoding = record.get(_ENCODING)
+    if encoding is None:
+        return None
+    try:
+        return FeatureEncoding.from_json(encoding)
+    except (ValueError, TypeError, AttributeError):
+        raise MalformedReply(f"{_ENCODING}: must be an encoding of features") from None
 
 
 @dataclass(frozen=True)
@@ -277,6 +308,15 @@ _RISK_SETS = ("at_risk_weight", "events", "at_risk_count")
 def to_array_record(arrays: Arrays) -> ArrayRecord:
     """Return named numpy arrays as Flower's record."""
     return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+
+
+def model_arrays(content: RecordDict) -> Arrays:
+    """Return the model of a request; raises MalformedReply if there is none."""
+    record = array_record(content, "arrays")
+    try:
+        return from_array_record(record)
+    except (ValueError, TypeError, LookupError, EOFError, OSError):
+        raise MalformedReply("arrays: must be arrays of numbers") from None
 
 
 def from_array_record(record: ArrayRecord) -> Arrays:

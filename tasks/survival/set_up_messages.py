@@ -11,10 +11,11 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from tasks.site.messages import Facts, FactValue
-from tasks.site.reply_fields import MalformedReply, count, number, reals, text, texts
+from tasks.site.reply_fields import MalformedReply, count, number, numbers, reals, text, texts
+from tasks.site.requests import config_record
 from tasks.survival.categories import LONGEST_CATEGORY
 from tasks.survival.encoding import FeatureEncoding
-from tasks.survival.messages import ROUNDING, from_array_record, to_array_record
+from tasks.survival.messages import ROUNDING, from_array_record, read_horizon, to_array_record
 from tasks.survival.risk_sets import LONGEST_TIME, SHORTEST_TIME, RiskSetSums, is_round_number
 from tasks.survival.site_columns import ColumnContent, ColumnFacts
 from tasks.survival.standardization import FeatureMoments
@@ -22,6 +23,7 @@ from tasks.survival.standardization import FeatureMoments
 STATISTICS = "query.survival_statistics"
 
 _LONGEST_HORIZON = 10 * LONGEST_TIME
+_LONGEST_JSON = 10**7  # Flower's own bound of a message is far above
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,15 +182,20 @@ class StatisticsRequest:
 
     @classmethod
     def from_record(cls, content: RecordDict) -> StatisticsRequest:
-        """Read the message's content."""
-        record = cast(Mapping[str, Any], content.config_records["request"])
-        lows, highs = record["median-low"], record["median-high"]
-        ranges = zip(lows, highs, strict=True)
-        return cls(
-            grid_horizon=record["grid-horizon"],
-            encoding=FeatureEncoding.from_json(record["encoding"]),
-            median_ranges=dict(zip(record["median-columns"], ranges, strict=True)),
-        )
+        """Read the message's content; raises MalformedReply if it is malformed."""
+        record = config_record(content, "request")
+        try:
+            encoding = FeatureEncoding.from_json(text(record, "encoding", longest=_LONGEST_JSON))
+        except MalformedReply:
+            raise
+        except (ValueError, TypeError, AttributeError):
+            raise MalformedReply("encoding: must be an encoding of features") from None
+        names = texts(record, "median-columns")
+        lows, highs = numbers(record, "median-low"), numbers(record, "median-high")
+        if not len(names) == len(set(names)) == lows.size == highs.size or not (lows < highs).all():
+            raise MalformedReply("median-low, median-high: must be ends of a range for each column")
+        ranges = zip(lows.tolist(), highs.tolist(), strict=True)
+        return cls(read_horizon(record), encoding, dict(zip(names, ranges, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from tasks.site.faults import SiteFault
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import private_sets, site_state
 from tasks.vertical_xgboost.alignment import (
     HashedIds,
@@ -29,7 +30,6 @@ from tasks.vertical_xgboost.alignment_messages import (
     CommonRows,
     MatchReply,
 )
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig
 from tasks.vertical_xgboost.heard import open_all

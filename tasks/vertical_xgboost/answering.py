@@ -8,18 +8,10 @@ question. So a fault ends the party's part of the run, as a model without it is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TypeVar
 
 from flwr.app import Context, Message
 
 from tasks.site.client import Handler, answering_faults
-from tasks.site.faults import SiteFault
-from tasks.site.reply_fields import MalformedReply
-
-Request = TypeVar("Request")
-
-_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, EOFError)
 
 
 def answering_once(handler: Handler) -> Handler:
@@ -42,29 +34,3 @@ def answering_once(handler: Handler) -> Handler:
         return reply
 
     return answer
-
-
-def read_request(parse: Callable[[], Request]) -> Request:
-    """Read a request of the server.
-
-    Parameters
-    ----------
-    parse : callable
-        ``from_record`` of the message's dataclass, with the content.
-
-    Raises
-    ------
-    SiteFault
-        ``"bad-request"`` if it is of another form.
-    """
-    try:
-        return parse()
-    except MalformedReply as fault:
-        raise SiteFault(
-            "bad-request", f"a request of another form than expected ({fault})"
-        ) from None
-    except _MALFORMED as fault:
-        kind = type(fault).__name__
-        raise SiteFault(
-            "bad-request", f"a request of another form than expected ({kind})"
-        ) from None

@@ -16,6 +16,7 @@ from flwr.supercore import log
 
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import (
     export_client,
     importance_client,
@@ -31,7 +32,6 @@ from tasks.vertical_xgboost.alignment_client import (
     heard_site,
     store_common,
 )
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.earlier_trees import cut_for, gradient_exponent, rows_digest
 from tasks.vertical_xgboost.end_messages import FinishReply, FinishRequest, StopRequest, TrimRequest
 from tasks.vertical_xgboost.heard import hear_decisions, open_all

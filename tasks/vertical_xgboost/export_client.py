@@ -6,8 +6,8 @@ from flwr.app import Context, Message
 
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import site_state
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.export_messages import ExportReply, ExportRequest
 from tasks.vertical_xgboost.prediction_messages import PartFacts
 from tasks.vertical_xgboost.site import VerticalSite

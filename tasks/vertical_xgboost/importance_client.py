@@ -7,8 +7,8 @@ from flwr.app import Context, Message
 from tasks.secure import split_reals
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import site_state
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.feature_importance import are_groups, own_covers, own_groups
 from tasks.vertical_xgboost.importance_messages import (
     IMPORTANCE_STEP,

@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 
 from tasks.secure.secure_sums import MaskedVector
 from tasks.site.faults import SiteFault
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import set_up, site_state
 from tasks.vertical_xgboost.aggregate_messages import (
     FIRST_ORDER,
@@ -19,7 +20,6 @@ from tasks.vertical_xgboost.aggregate_messages import (
     share_step,
     split_share,
 )
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.candidates import IntpArray
 from tasks.vertical_xgboost.config import VerticalXGBoostConfig

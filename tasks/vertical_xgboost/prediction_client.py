@@ -17,8 +17,8 @@ from tasks.secure.secure_sums import MaskedVector, unmask_sum
 from tasks.secure.transcript import decode, encode
 from tasks.site.faults import SiteFault
 from tasks.site.messages import TaskPart
+from tasks.site.requests import read_request
 from tasks.vertical_xgboost import site_state
-from tasks.vertical_xgboost.answering import read_request
 from tasks.vertical_xgboost.buckets import BoolArray
 from tasks.vertical_xgboost.fixed_point import FloatArray
 from tasks.vertical_xgboost.message_parts import Sealed
