@@ -83,6 +83,28 @@ def check_environment() -> list[Finding]:
 
 def _check_data(config: RunConfig, num_sites: int) -> list[Finding]:
     """Read and check every simulated site's rows as the sites themselves will."""
+    nodes: dict[str, Mapping[str, Value]] = {
+        f"site-{part}": {"partition-id": part, "num-partitions": num_sites}
+        for part in range(num_sites)
+    }
+    return check_sites(config, nodes)
+
+
+def check_sites(config: RunConfig, nodes: Mapping[str, Mapping[str, Value]]) -> list[Finding]:
+    """Read and check the rows of sites as they themselves will.
+
+    Parameters
+    ----------
+    config : RunConfig
+    nodes : mapping of str to mapping
+        The node configuration of each site, by name.
+
+    Returns
+    -------
+    list of Finding
+        One for all sites of which the same is said, and one if they are too few.
+    """
+    num_sites = len(nodes)
     describe, least = _describe_survival_site, config.general.min_sites
     needed = f"min-sites is {least}"
     if config.general.task == "vertical-xgboost":
@@ -95,12 +117,11 @@ def _check_data(config: RunConfig, num_sites: int) -> list[Finding]:
         if config.roc_glm.masks_sums and least < LEAST_MASKED:
             least, needed = LEAST_MASKED, f"sums under masks need {LEAST_MASKED}"
     said: list[tuple[str, str, bool]] = []
-    for part in range(num_sites):
-        node: dict[str, Value] = {"partition-id": part, "num-partitions": num_sites}
+    for name, node in nodes.items():
         try:
-            said.append((f"site-{part}", describe(node, config), True))
+            said.append((name, describe(node, config), True))
         except SiteFault as fault:
-            said += [(f"site-{part}", reason, False) for reason in fault.reasons]
+            said += [(name, reason, False) for reason in fault.reasons]
         except Refused as refused:
             return [Finding(False, "configuration", reason) for reason in refused.faults]
     findings = _one_a_words(said)

@@ -3,7 +3,7 @@
 A thin layer over ``flwr run`` and the modules.
 
 Exit codes: 0 done; 1 failed; 2 the command line or the configuration is not usable; 3 refused by
-the run (data, sites, code); 4 the result does not exist.
+the run (data, sites, code); 4 the result does not exist; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedapp import run_config
 from fedapp.deploy.commands import add_deploy_commands
+from fedapp.entry import STOPPED
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder, base_fault
 from fedapp.run_options import EXIT_CODES, USAGE, add_run_options, read_values, tell_end
@@ -24,12 +26,21 @@ from fedapp.run_record import RunFolderError
 from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
 
+NOBODY_READS = 141
+"""Exit code where what reads the output has gone: as of a shell, 128 and SIGPIPE's number."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    parsed = _parser().parse_args(arguments)
     try:
-        return int(parsed.command(parsed))
+        parsed = _parser().parse_args(arguments)
+        code = int(parsed.command(parsed))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Who reads, as `| head`, has seen enough. What is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
     except run_config.ConfigError as error:
         for fault in error.faults:
             print(f"fedapp: {fault}", file=sys.stderr)
@@ -39,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         print("fedapp: stopped", file=sys.stderr)
-        return 1
+        return STOPPED
 
 
 def _parser() -> argparse.ArgumentParser:

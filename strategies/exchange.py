@@ -345,6 +345,8 @@ class Exchange(WrappedGrid):
             raise
 
     def _push(self, requests: list[Message], timeout: float | None) -> dict[str, Message]:
+        # Before they are sent: who stops the run in the middle of it does not know what was sent.
+        rows = [self._write_down(request, request, sent=True) for request in requests]
         ids = self._runtime(lambda: list(self.grid.push_messages(requests)), timeout)
         if len(ids) != len(requests):  # a Grid that drops what it refuses, without its place
             accepted = set(ids)
@@ -353,12 +355,14 @@ class Exchange(WrappedGrid):
                 for request in requests
             ]
         waiting: dict[str, Message] = {}
-        for message_id, request in zip(ids, requests, strict=True):
+        for message_id, request, row in zip(ids, requests, rows, strict=True):
             if message_id:
-                self._write_down(request, request, sent=True)
                 waiting[message_id] = request
             else:
+                self.record.take_back(row)
                 self._fault(request, NOT_SENT, "the runtime did not take the message")
+        if not waiting:  # nothing was exchanged
+            self.count -= 1
         return waiting
 
     def _collect(self, waiting: dict[str, Message], timeout: float | None) -> list[Message]:
@@ -399,8 +403,8 @@ class Exchange(WrappedGrid):
         first_line = reason.strip().splitlines()[0] if reason.strip() else code
         self.report_fault(request.metadata.dst_node_id, code, first_line, step=step)
 
-    def _write_down(self, message: Message, request: Message, *, sent: bool) -> None:
-        self.record.write_down(
+    def _write_down(self, message: Message, request: Message, *, sent: bool) -> Row:
+        return self.record.write_down(
             message,
             message_type=request.metadata.message_type,
             exchange=self.count,

@@ -121,7 +121,7 @@ class Ledger:
         site: str,
         sent: bool,
         sites: Collection[str] = (),
-    ) -> None:
+    ) -> Row:
         """Add the row of a message, and those of what a reply carries sealed for other sites.
 
         Parameters
@@ -138,6 +138,11 @@ class Ledger:
             Whether the server sent it.
         sites : collection of str
             For whom parts can be sealed.
+
+        Returns
+        -------
+        dict
+            The message's row, for `take_back`.
         """
         disclosure = self.disclosure(message_type)
         reveals = disclosure.request if sent else disclosure.reply
@@ -160,6 +165,12 @@ class Ledger:
         if not sent:
             row.update({**self._seconds(), **_told_seconds(content)})
             self._write_down_sealed(content, row, disclosure.sealed, sites)
+        return row
+
+    def take_back(self, row: Row) -> None:
+        """Remove the row of a message that was not sent after all, in the exchange that is on."""
+        at = next(at for at in range(self._first, len(self.rows)) if self.rows[at] is row)
+        del self.rows[at]
 
     def _write_down_sealed(
         self, content: RecordDict, row: Row, reveals: Mapping[str, str], sites: Collection[str]

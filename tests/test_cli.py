@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -280,3 +284,45 @@ def test_a_folder_without_a_ledger_is_said_and_left_as_it_is(
     assert main(["site-ledger", str(tmp_path)]) == 0
     assert "no ledger here" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
+
+
+def test_output_that_nobody_reads_any_more_ends_quietly() -> None:
+    command = [sys.executable, "-m", "fedapp.entry", "config"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_ctrl_c_while_it_starts_ends_it_quietly(tmp_path: Path) -> None:
+    """At any moment of the imports: where it comes out of a module, Python shows a trace."""
+    # The first module that the command line imports tells that it is being imported, and waits.
+    (tmp_path / "argparse.py").write_text(
+        "import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).resolve().parent.parent)])
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; from fedapp.entry import main; sys.exit(main())"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+def test_ctrl_c_in_a_command_has_the_code_of_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedapp.run_config.all_keys", stopped)
+    assert main(["config"]) == 130
+    assert capsys.readouterr().err == "fedapp: stopped\n"

@@ -187,6 +187,18 @@ def test_all_faults_of_a_plan_come_at_once() -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["federation", "lab"])
+def test_guides_call_the_federation_by_its_name(name: str, tmp_path: Path) -> None:
+    write_federation(Plan(sites=("a", "b"), host="hub", name=name), tmp_path / "made")
+    texts = {path: path.read_text() for path in (tmp_path / "made").rglob("*") if path.is_file()}
+    assert not [path for path, text in texts.items() if "federation federation" in text]
+    guide = texts[tmp_path / "made" / "operator" / "README.md"]
+    title = "federation" if name == "federation" else "federation lab"
+    assert guide.startswith(f"# The operator of the {title}\n")
+    for folder in ("server", "operator", "sites/a"):
+        assert "Needs Python 3.11 or newer" in texts[tmp_path / "made" / folder / "README.md"]
+
+
 def test_nobody_else_may_change_what_was_written(tmp_path: Path) -> None:
     """A limit in a node's configuration, or the authority it trusts, is no matter of a umask."""
     before = os.umask(0)

@@ -218,6 +218,36 @@ def test_what_cannot_be_rehearsed_is_named(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("task", "table", "said"),
+    [
+        (
+            "survival",
+            "time,event,x\n" + "1.5,3,0\n" * 90,
+            "a, b, c: event column 'event'",
+        ),
+        ("survival", "time,event,x\n" + "1.5,1,0\n" * 9, "training rows"),
+        (
+            "roc-glm",
+            "label,score\n" + "1,2\n0,3\n" * 30,
+            "a, b, c: release = 'secure-counts' needs scores in [0, 1]",
+        ),
+        ("roc-glm", "relapse,score\n" + "1,.2\n0,.3\n" * 30, 'no column "label"'),
+        ("vertical-xgboost", "id,label,u,v,w\n" + "".join(f"{n},x,1,2,3\n" for n in range(60)), ""),
+        ("vertical-xgboost", "id,label,u,v,w\n" + "7,1,1,2,3\n" * 60, "60 of 60 rows have an id"),
+    ],
+)
+def test_rows_that_sites_would_refuse_start_nothing(
+    task: str, table: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A minute and a half goes by until processes are up and the run refuses them."""
+    (tmp_path / "all.csv").write_text(table)
+    words = ("--task", task, "--data", str(tmp_path / "all.csv"), "--sites", "a,b,c")
+    assert rehearse(tmp_path, *words) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_with_something_in_it_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

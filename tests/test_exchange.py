@@ -430,6 +430,37 @@ def test_a_stop_that_a_thread_raises_is_heard_while_the_runtime_is_silent() -> N
     released.set()
 
 
+def test_a_run_that_is_stopped_while_it_sends_counts_as_its_ledger_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What may have been sent is written down; nobody knows what of it was."""
+
+    def stop(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    grid = ScriptedGrid({11: told(1), 22: told(2)})
+    exchange = around(grid, names={11: "a", 22: "b"})
+    exchange.send_and_receive(requests(exchange))
+    messages = requests(exchange)
+    monkeypatch.setattr(grid, "push_messages", stop)
+    with pytest.raises(KeyboardInterrupt):
+        exchange.send_and_receive(messages)
+    assert exchange.count == 2
+    assert [row["sender"] for row in exchange.ledger if row["exchange"] == 2] == ["server"] * 2
+
+
+def test_messages_that_nobody_took_are_no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = ScriptedGrid({11: told(1)})
+    exchange = around(grid, names={11: "a"})
+    messages = requests(exchange)
+    monkeypatch.setattr(grid, "push_messages", lambda messages: [""])
+    with pytest.raises(TooFewSites, match="0 of 1 sites gave a usable reply"):
+        exchange.send_and_receive(messages)
+    assert exchange.count == 0
+    assert exchange.ledger == []
+    assert "not-sent" in str(exchange.faults[0].code)
+
+
 def test_what_a_call_of_the_runtime_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[str]:
         raise ConnectionError("refused")

@@ -138,6 +138,11 @@ def test_nothing_is_written_over_unless_it_is_said(
         (("--sites", "2", "--vertical", "--id", "nr"), 'no column "nr" in the data'),
         (("--sites", "9", "--vertical"), "too few for 9 parties"),
         (("--sites", "a,b", "--vertical", "--labels-at", "c"), "no site c; the sites are a, b"),
+        (("--sites", "a,b", "--vertical", "--labels-at", "b,b"), "--labels-at: b more than once"),
+        (
+            ("--sites", "2", "--vertical", "--id", "hospital"),
+            'column "hospital": 60 of 60 rows have an id that another row has, too',
+        ),
         (("--sites", "2", "--seed", "-1"), "seed = -1 must be at least 0"),
         (("--sites", "2", "--kind", "time-non-iid", "--time", "t"), 'column "t"'),
         (("--sites", "99"), "this site has none"),
@@ -165,3 +170,28 @@ def test_a_file_that_is_not_there_is_named(
 ) -> None:
     assert deal(tmp_path, "--sites", "2") == 2
     assert "no file at data" in capsys.readouterr().err
+
+
+def test_digits_after_a_leading_zero_stay_as_they_stand(tmp_path: Path) -> None:
+    """Of postal codes, say; numbers stay what they are, and so does what the dealing looks at."""
+    lines = ["id,code,n,share,time", "01,0407,7,0.5,07", "02,4410,8,,3", "03,,9,1.0,2"]
+    (tmp_path / "all.csv").write_text("\n".join(lines) + "\n")
+    assert deal(tmp_path, "--sites", "1") == 0
+    whole = (tmp_path / "out" / "site-0.csv").read_text().splitlines()
+    assert whole == ["id,code,n,share,time", "01,0407,7,0.5,07", "02,4410,8,,3", "03,,9,1.0,2"]
+    words = ("--kind", "time-non-iid", "--time", "time", "--sites", "1", "--force")
+    assert deal(tmp_path, *words) == 0
+    assert sorted(read_file(tmp_path / "out" / "site-0.csv", where="")["time"]) == [2, 3, 7]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_folder_that_was_dealt_is_the_data_of_a_simulation(form: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"id": [f"{n:03d}" for n in range(30)], "x": rng.normal(size=30)}
+    pd.DataFrame(columns).to_csv(tmp_path / "all.csv", index=False)
+    assert deal(tmp_path, "--sites", "3", "--format", form, "--seed", "2") == 0
+    for place in range(3):
+        node = {"partition-id": place, "num-partitions": 3}
+        dealt = load_frame(node, data=str(tmp_path / "all.csv"), seed=2, text=("id",))
+        found = load_frame(node, data=str(tmp_path / "out"), seed=2, text=("id",))
+        assert_frame_equal(found, dealt, check_exact=True)

@@ -380,11 +380,23 @@ def test_folder_of_site_files(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(load(node(site, 2), str(tmp_path), seed=site), frame)
     fault = refusal(node(0, 3), str(tmp_path))
     assert fault.code == "bad-partition"
-    assert "2 files site-<number>.parquet for 3 sites" in str(fault)
+    assert "2 files site-<number>.parquet or .csv for 3 sites" in str(fault)
     (tmp_path / "site-1.parquet").rename(tmp_path / "site-2.parquet")
     fault = refusal(node(1, 2), str(tmp_path))
     assert fault.code == "no-file"
     assert "site-1.parquet" in str(fault)
+
+
+def test_a_site_has_one_file_in_a_folder(tmp_path: Path) -> None:
+    write_site_files([numbered(3), numbered(5)], tmp_path)
+    numbered(3).to_csv(tmp_path / "site-0.csv", index=False)
+    fault = refusal(node(0, 2), str(tmp_path))
+    assert fault.code == "bad-partition"
+    assert "two files of site-0" in str(fault)
+    (tmp_path / "site-0.parquet").unlink()
+    for name in ("site-00.csv", "site-x.csv", "site-1.txt", "my-site-2.csv"):
+        (tmp_path / name).write_text("no site's")
+    pd.testing.assert_frame_equal(load(node(0, 2), str(tmp_path)), numbered(3))
 
 
 # -- frames of this process -----------------------------------------------------------------------

@@ -378,7 +378,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert reason.startswith(
         'site-0, site-1, site-2: alignment = "psi" needs the package openmined'
     )
-    assert "pip install 'fedapp[psi]'" in reason
+    assert "pip install '.[psi]'" in reason
 
 
 # Parties and servers that do otherwise ------------------------------------------------------------

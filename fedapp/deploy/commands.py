@@ -132,7 +132,7 @@ def _partition(options: argparse.Namespace) -> int:
             seed=options.seed,
             partition=partition,
             spread=spread,
-            text=(options.id or "id",),
+            text=_kept_text(options),
         )
     except SiteFault as fault:
         raise ValueError("; ".join(fault.reasons)) from None
@@ -141,6 +141,18 @@ def _partition(options: argparse.Namespace) -> int:
     for path, frame in zip(written, frames.values(), strict=True):
         print(f"{path}: {len(frame)} rows, {len(frame.columns)} columns")
     return 0
+
+
+def _kept_text(options: argparse.Namespace) -> list[str]:
+    """Columns whose text stays: of ids, and of digits that begin with 0, as of postal codes.
+
+    What the dealing looks at stays a number, since simulations deal by numbers.
+    """
+    from fedapp.site_data.dealt_files import columns_with_leading_zeros
+
+    numbers = (options.by, options.time, options.event)
+    found = columns_with_leading_zeros(options.data)
+    return [options.id or "id", *(name for name in found if name not in numbers)]
 
 
 def _dealing(options: argparse.Namespace) -> tuple[Partition, Spread | None]:
@@ -173,6 +185,8 @@ def _dealing(options: argparse.Namespace) -> tuple[Partition, Spread | None]:
             raise ValueError(
                 f"--labels-at: no site {', '.join(strangers)}; the sites are {', '.join(names)}"
             )
+        if twins := sorted({name for name in wanted if wanted.count(name) > 1}):
+            raise ValueError(f"--labels-at: {', '.join(twins)} more than once; must be once each")
         owners = tuple(names.index(name) for name in wanted)
     return Partition(), Spread(**of(columns), label_owners=owners)  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ The sites made their keys themselves; no private key of a site is or was in this
 """
     )
     return f"""\
-# The federation {plan.name}
+# The {plan.title}
 
 | folder | for | secret |
 |---|---|---|
@@ -68,7 +68,7 @@ known to others, make a new federation folder: every site then needs the new `ca
 def server(plan: Plan) -> str:
     """How to start the SuperLink."""
     return f"""\
-# The server of the federation {plan.name}
+# The server of the {plan.title}
 
 Needs Python 3.11 or newer, and the app's packages (`pip install .` in the folder of the app).
 
@@ -94,7 +94,9 @@ to nobody. Check it from another machine:
 def operator(plan: Plan) -> str:
     """How to register sites and to start runs."""
     return f"""\
-# The operator of the federation {plan.name}
+# The operator of the {plan.title}
+
+Needs Python 3.11 or newer, and the app's packages (`pip install .` in the folder of the app).
 
 `config.toml` is the connection for Flower's commands; with `FLWR_HOME` set to this folder they
 find it (or copy its section to `~/.flwr/config.toml`). Change `root-certificates` in it if this
@@ -122,7 +124,7 @@ def site(plan: Plan, name: str, keys: Mapping[str, PublicKeys], *, has_keys: boo
         else "1. Put the folder `keys/` that `fedapp deploy site-keys` made at this site here."
     )
     return f"""\
-# The site {name} of the federation {plan.name}
+# The site {name} of the {plan.title}
 
 Needs Python 3.11 or newer, and the app's packages (`pip install .` in the folder of the app).
 This machine connects to `{plan.address}`, and nobody connects to it: no port is to be opened.

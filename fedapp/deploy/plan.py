@@ -77,3 +77,8 @@ class Plan:
         """Host and port, as Flower takes them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    @property
+    def title(self) -> str:
+        """What guides call it, with the word before the name unless that is the name."""
+        return "federation" if self.name == "federation" else f"federation {self.name}"

@@ -31,7 +31,7 @@ from fedapp.deploy.processes import (
     service,
     wait_until,
 )
-from fedapp.deploy.rehearsal_data import rehearsal_frames, rehearsal_values
+from fedapp.deploy.rehearsal_data import refuse_bad_data, rehearsal_frames, rehearsal_values
 from fedapp.flower_run import app_folder, run_with_flower
 from fedapp.run_config import Value
 from fedapp.site_data.dealt_files import write_frame
@@ -146,6 +146,7 @@ def rehearse(
     wanted = rehearsal_values(values, num_sites=len(sites))
     config = run_config.read(wanted)
     frames = rehearsal_frames(config, sites)
+    refuse_bad_data(config, frames)
     port = port or free_ports(1)[0]
     check_port_free(port, what="the SuperLink")
     plan = Plan(

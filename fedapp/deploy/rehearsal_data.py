@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from fedapp import run_config
+from fedapp.check import check_sites
 from fedapp.run_config import RunConfig, Value
 from fedapp.site_data import BUNDLED, Partition, Spread, decode
-from fedapp.site_data.dealt_files import dealt_frames
+from fedapp.site_data.dealt_files import dealt_frames, write_frame
 
 _SHORT: dict[str, Value] = {
     "survival.rounds": 2,
@@ -77,6 +80,38 @@ def rehearsal_frames(config: RunConfig, sites: Sequence[str]) -> dict[str, pd.Da
         return frames
     encoding, columns = BUNDLED[survival.data].encoding, survival.declared_categories
     return {site: decode(frame, encoding, columns=columns) for site, frame in frames.items()}
+
+
+def refuse_bad_data(config: RunConfig, frames: Mapping[str, pd.DataFrame]) -> None:
+    """Refuse rows that the sites would refuse: before anything is started for them.
+
+    Parameters
+    ----------
+    config : RunConfig
+    frames : mapping of str to DataFrame
+        Rows by site.
+
+    Raises
+    ------
+    ConfigError
+        With every fault, by site.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedapp-") as folder:
+        nodes: dict[str, dict[str, Value]] = {}
+        for place, (site, frame) in enumerate(frames.items()):
+            path = Path(folder) / f"{place}.parquet"
+            write_frame(frame, path)
+            nodes[site] = {"site-name": site, "data-path": str(path), "model-dir": folder}
+        findings = check_sites(config, nodes)
+    faults = [f"{one.subject}: {one.words}" for one in findings if not one.ok]
+    if faults and not _goes_on_without(config):
+        raise run_config.ConfigError(faults)
+
+
+def _goes_on_without(config: RunConfig) -> bool:
+    """Whether a run may leave out a site that is too small: the run says, then."""
+    keys = {"survival": config.survival.on_small_site, "roc-glm": config.roc_glm.on_small_site}
+    return keys.get(config.general.task) == "exclude"
 
 
 def _default(name: str) -> Value:

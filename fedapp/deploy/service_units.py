@@ -73,7 +73,7 @@ def server_unit(plan: Plan) -> str:
         home=HOME,
         folder="server",
         unit="fedapp-superlink.service",
-        description=f"SuperLink of the federation {plan.name}",
+        description=f"SuperLink of the {plan.title}",
     )
 
 
@@ -83,7 +83,7 @@ def site_unit(plan: Plan) -> str:
         home=HOME,
         folder="site",
         unit="fedapp-supernode.service",
-        description=f"SuperNode of a site of the federation {plan.name}",
+        description=f"SuperNode of a site of the {plan.title}",
     )
 
 

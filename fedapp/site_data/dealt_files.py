@@ -13,17 +13,18 @@ from pathlib import Path
 import pandas as pd
 
 from fedapp.site_data.bundled import BUNDLED
-from fedapp.site_data.files import write_parquet
+from fedapp.site_data.files import read_file, write_parquet
 from fedapp.site_data.partitions import Partition, natural_sites
 from fedapp.site_data.source import load_frame
 from fedapp.site_data.vertical import Spread
 from tasks.site.faults import SiteFault
 from tasks.site.names import SITE_NAME_RULE, is_site_name
-from tasks.survival.generators import Design
+from tasks.survival.generators import GENERATORS, Design
 
 FORMATS = ("csv", "parquet")
 
 _IID = Partition()
+_LEADING_ZERO = r"\s*[+-]?0[0-9]"
 
 
 def dealt_frames(
@@ -68,7 +69,7 @@ def dealt_frames(
     check_site_names(sites)
     if data not in BUNDLED:
         data = str(Path(data).expanduser().absolute())
-    return {
+    frames = {
         name: load_frame(
             {"partition-id": place, "num-partitions": len(sites)},
             data=data,
@@ -80,6 +81,45 @@ def dealt_frames(
         )
         for place, name in enumerate(sites)
     }
+    if spread is not None:
+        _refuse_twins(next(iter(frames.values())), spread.id)  # each party has all rows
+    return frames
+
+
+def _refuse_twins(frame: pd.DataFrame, column: str) -> None:
+    """Refuse ids that two rows have: no party could say which row of another one is meant."""
+    if column not in frame.columns:  # of a bundled data set, which has its own
+        return
+    rows = int(frame[column].duplicated(keep=False).sum())
+    if rows:
+        raise SiteFault(
+            "bad-ids",
+            f'column "{column}": {rows} of {len(frame)} rows have an id that another row has, too; '
+            "every row needs its own",
+        )
+
+
+def columns_with_leading_zeros(data: str) -> list[str]:
+    """Return columns of a CSV file that are read as numbers, and have digits after a leading 0.
+
+    Parameters
+    ----------
+    data : str
+        Name of a bundled data set, or path of a CSV or Parquet file; the others have no such.
+
+    Raises
+    ------
+    SiteFault
+        If the file cannot be read.
+    """
+    path = Path(data).expanduser().absolute()
+    if data in BUNDLED or data in GENERATORS or path.name.lower().endswith(".parquet"):
+        return []
+    where = f'data "{path}"'
+    frame = read_file(path, where=where)
+    numbers = [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
+    words = read_file(path, where=where, text=numbers) if numbers else frame
+    return [name for name in numbers if words[name].str.match(_LEADING_ZERO, na=False).any()]
 
 
 def count_values(data: str, column: str) -> int:

@@ -33,6 +33,8 @@ _BLOCK_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 20
 _CACHED_FILES = 16
 
+_SITE_FILE = re.compile(r"site-(0|[1-9][0-9]{0,8})\.(parquet|csv)")
+
 _T = TypeVar("_T")
 
 
@@ -123,6 +125,34 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
 def site_file(folder: Path, site: int) -> Path:
     """File of site number `site` in a folder of site files."""
     return folder / f"site-{site}.parquet"
+
+
+def found_site_files(folder: Path, *, where: str) -> dict[int, Path]:
+    """Return the files ``site-<number>.parquet`` and ``site-<number>.csv`` of a folder.
+
+    Parameters
+    ----------
+    folder : Path
+    where : str
+        What the folder is called in a fault.
+
+    Raises
+    ------
+    SiteFault
+        ``bad-partition`` if a site has two.
+    """
+    found: dict[int, Path] = {}
+    twins = []
+    for path in sorted(folder.glob("site-*")):
+        named = _SITE_FILE.fullmatch(path.name)
+        if named is None:
+            continue
+        site = int(named[1])
+        twins += [f"site-{site}"] if site in found else []
+        found[site] = path
+    if twins:
+        raise SiteFault("bad-partition", f"{where} holds two files of {', '.join(twins)}")
+    return found
 
 
 @lru_cache(maxsize=_CACHED_FILES)

@@ -16,7 +16,7 @@ import pandas as pd
 from fedapp.site_data.bundled import BUNDLED, BundledData, encode
 from fedapp.site_data.column_names import COLUMNS, parse_columns, visible
 from fedapp.site_data.columns import checked_frame
-from fedapp.site_data.files import SUFFIXES, read_file, site_file
+from fedapp.site_data.files import SUFFIXES, found_site_files, read_file, site_file
 from fedapp.site_data.generated import generated_frame
 from fedapp.site_data.partitions import Partition, deal
 from fedapp.site_data.vertical import Spread, party_table
@@ -89,6 +89,7 @@ def load_frame(
     ``data-path``: ``memory:<key>``       the frame of `register_frame`
     ``partition-id``, ``num-partitions``  its part of `data`: a bundled data set (encoded), one
                                           file, or a folder of ``site-<partition-id>.parquet``
+                                          or ``.csv``
     ====================================  =====================================================
 
     The first that applies. Of a file of its own a node shows the ``columns`` that its configuration
@@ -155,7 +156,7 @@ def load_frame(
     else:
         path = _run_path(data, node_config)
         if os.path.isdir(path):  # unlike Path.is_dir, raises nothing
-            return _site_rows(path, site=site, sites=sites)
+            return _site_rows(path, site=site, sites=sites, text=text)
         frame = read_file(path, where=f'data "{path}"', text=text)
     spread = _spread(data, spread)
     if spread is not None:
@@ -246,15 +247,16 @@ def _expanded(path: str) -> Path:
         return Path(path)
 
 
-def _site_rows(folder: Path, *, site: int, sites: int) -> pd.DataFrame:
-    found = len(list(folder.glob("site-*.parquet")))
-    if found != sites:
+def _site_rows(folder: Path, *, site: int, sites: int, text: Sequence[str]) -> pd.DataFrame:
+    where = f'data "{folder}"'
+    found = found_site_files(folder, where=where)
+    if len(found) != sites:
         raise SiteFault(
             "bad-partition",
-            f'data "{folder}" holds {found} files site-<number>.parquet for {sites} sites',
+            f"{where} holds {len(found)} files site-<number>.parquet or .csv for {sites} sites",
         )
-    path = site_file(folder, site)
-    return read_file(path, where=f'data "{path}"')
+    path = found.get(site, site_file(folder, site))
+    return read_file(path, where=f'data "{path}"', text=text)
 
 
 def _count(node_config: NodeConfig, key: str, *, least: int) -> int:

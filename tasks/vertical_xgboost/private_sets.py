@@ -35,7 +35,7 @@ def library() -> Any:
         raise SiteFault(
             "missing-package",
             'alignment = "psi" needs the package openmined-psi: '
-            "pip install 'fedapp[psi]' (or alignment = \"hashed\")",
+            "pip install '.[psi]' (or alignment = \"hashed\")",
         ) from None
 
 

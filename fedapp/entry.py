@@ -1,0 +1,33 @@
+"""What the command ``fedapp`` starts: imports the rest so that Ctrl-C ends it quietly meanwhile.
+
+Importing takes a second or more, and an exception that a signal raises there comes out of
+whichever module is just being imported, with its trace. Nothing is begun by then, so the process
+just ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+STOPPED = 130
+"""Exit code of a command that Ctrl-C has stopped, as of a shell: 128 and the signal's number."""
+
+
+def main() -> int:
+    """Import the command line, run it, and return its exit code."""
+    before = signal.signal(signal.SIGINT, _leave)
+    from fedapp.cli import main as run
+
+    signal.signal(signal.SIGINT, before)
+    return run()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(STOPPED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
