@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,20 @@ from tasks.privacy.site_budget import LEDGER_NAME, last_limit, read_ledger, spen
 def has_ledger(folder: Path) -> bool:
     """Whether a run has ever begun a ledger in a folder, or left a mark that there was one."""
     return any(path.suffix != ".lock" for path in folder.glob(f"{LEDGER_NAME}*"))
+
+
+def tell_of_a_new_ledger(folder: Path) -> None:
+    """Log where nothing counts as spent yet: a disk may not be there, or a folder have moved.
+
+    Parameters
+    ----------
+    folder : Path
+        ``state-dir`` of the site.
+    """
+    if not has_ledger(folder):
+        from flwr.supercore import log
+
+        log(WARNING, "no ledger in state-dir %s yet: nothing counts as spent", folder)
 
 
 def ledger_document(

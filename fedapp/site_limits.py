@@ -209,6 +209,10 @@ def within_site_limits(message: Message, context: Context, call_next: ClientAppC
         if limits.any:
             refuse_run(limits, _checked_run(context))
             _pin_configuration(context)
+        if kind == HELLO and limits.max_epsilon is not None:
+            from fedapp.site_ledger import tell_of_a_new_ledger
+
+            tell_of_a_new_ledger(Path(limits.state_dir).expanduser().absolute())
     except SiteFault as fault:
         return _refusal(message, context, fault)
     except Exception as error:

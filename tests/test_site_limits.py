@@ -552,6 +552,17 @@ def test_a_state_dir_that_cannot_be_written_is_refused_at_the_introduction(tmp_p
             assert len(run.grid.sent) == 1
 
 
+def test_a_node_says_that_nothing_counts_as_spent_yet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state-dir on a disk that is not mounted is an empty one."""
+    words = f"no ledger in state-dir {tmp_path / 'state'} yet: nothing counts as spent"
+    for times in (1, 1):  # by the second run there is one
+        with federation(tmp_path, limited(tmp_path), ROC) as run:
+            assert run.status["status"] == "ok", run.reason
+        assert [record.getMessage() for record in caplog.records].count(words) == times
+
+
 def test_a_survival_run_spends_what_it_reserved_and_a_second_one_too(tmp_path: Path) -> None:
     node = limited(tmp_path)
     for runs in (1, 2):
