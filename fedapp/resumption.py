@@ -20,7 +20,6 @@ from pathlib import Path
 from flwr.supercore import log
 
 from fedapp.checkpoint import (
-    CHECKPOINT,
     CheckpointError,
     checkpointing,
     read_checkpoint,
@@ -101,8 +100,7 @@ class Resumption:
         """Say in both folders that `folder` goes on from this run; return what was before.
 
         Call it once sites and snapshot have been found to fit: from here on the interrupted run
-        cannot be resumed again, the new one can. Where the new one's own checkpoint could not be
-        written (it may be larger), it begins with that of the interrupted run.
+        cannot be resumed again, the new one can, from a checkpoint that `folder` must have.
 
         Raises
         ------
@@ -112,8 +110,6 @@ class Resumption:
             If a folder cannot be written to; the interrupted run can then be resumed as before.
         """
         prior = self.prior
-        if not (folder.path / CHECKPOINT).is_file():
-            write_checkpoint(folder.path, self.snapshot)
         rows = [*earlier_ledger(self.record.path), *self.record.ledger]
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         folder.write_bytes(EARLIER_LEDGER, lines.encode())
@@ -126,8 +122,9 @@ class Resumption:
 def snapshots_to(folder: RunFolder, earlier: Resumption | None) -> TakeSnapshot:
     """Return what a strategy hands its snapshots to: each becomes the checkpoint of `folder`.
 
-    The first one comes when sites and state have been found to fit: then `folder` has taken over
-    from the run before, if there is one.
+    The first one comes when sites and state have been found to fit: then `folder` takes over from
+    the run before, if there is one. Where that checkpoint cannot be written the new run ends (with
+    an OSError): with none in `folder`, nobody could go on from either of them.
     """
     write = checkpointing(folder.path)
     if earlier is None:
@@ -136,9 +133,11 @@ def snapshots_to(folder: RunFolder, earlier: Resumption | None) -> TakeSnapshot:
 
     def write_and_begin(snapshot: Snapshot) -> None:
         """Write the checkpoint; after the first, note who goes on from whom."""
-        write(snapshot)
-        if not begun:
-            begun.append(earlier.begin(folder))
+        if begun:
+            write(snapshot)
+            return
+        write_checkpoint(folder.path, snapshot)
+        begun.append(earlier.begin(folder))
 
     return write_and_begin
 

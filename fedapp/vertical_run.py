@@ -9,9 +9,9 @@ from typing import Any
 from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 
-from fedapp.checkpoint import checkpointing, remove_checkpoint
+from fedapp.checkpoint import remove_checkpoint
 from fedapp.fingerprint import code_fingerprint
-from fedapp.resumption import Resumption
+from fedapp.resumption import Resumption, snapshots_to
 from fedapp.run_config import RunConfig
 from fedapp.run_folder import RunFolder
 from fedapp.vertical_central import compare, metric_values, read_joined
@@ -100,8 +100,7 @@ def run(exchange: Exchange, config: RunConfig, folder: RunFolder) -> dict[str, A
         seed=config.general.seed,
         earlier=earlier,
         interrupted=interrupted,
-        take_snapshot=checkpointing(folder.path),
-        when_resumed=None if resumption is None else lambda: resumption.begin(folder),
+        take_snapshot=snapshots_to(folder, resumption),
     )
     result = strategy.start(grid=exchange, timeout=config.general.timeout)
     folder.write_json(SKELETON, skeleton(result))
@@ -123,7 +122,11 @@ def _resumed(config: RunConfig) -> tuple[Resumption | None, Interrupted | None]:
     if vertical.mode != "train":
         raise Refused([f"{start}mode = '{vertical.mode}': only a training can be resumed"])
     try:
-        return resumption, Interrupted.from_snapshot(resumption.snapshot, vertical)
+        # Each tree has its line of metrics, with or without a checkpoint of it.
+        finished = sum("tree" in line for line in resumption.record.rounds)
+        return resumption, Interrupted.from_snapshot(
+            resumption.snapshot, vertical, finished=finished
+        )
     except UnusableSnapshot as error:
         raise Refused([f"{start}{error}"]) from None
 

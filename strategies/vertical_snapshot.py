@@ -76,8 +76,24 @@ class Interrupted:
         return Snapshot(KIND, len(self.sums), facts)
 
     @classmethod
-    def from_snapshot(cls, snapshot: Snapshot, config: VerticalXGBoostConfig) -> Interrupted:
-        """Read what `to_snapshot` gave; UnusableSnapshot if it is something else."""
+    def from_snapshot(
+        cls, snapshot: Snapshot, config: VerticalXGBoostConfig, *, finished: int = 0
+    ) -> Interrupted:
+        """Read what `to_snapshot` gave.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+        config : VerticalXGBoostConfig
+        finished : int
+            Trees of its own that are known to have been finished, where these may be more than
+            the snapshot has: one of a later tree could not be written.
+
+        Raises
+        ------
+        UnusableSnapshot
+            If it is something else.
+        """
         facts = snapshot.of_kind(KIND).facts
         try:
             model = model_of_document(facts["model"])
@@ -91,7 +107,7 @@ class Interrupted:
                     for e in facts["costs"]
                 ),
                 {str(name): str(other) for name, other in facts["split-clients"].items()},
-                min(snapshot.round + 1, config.num_trees),
+                min(max(snapshot.round, finished) + 1, config.num_trees),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UnusableSnapshot("not what a vertical training leaves") from None

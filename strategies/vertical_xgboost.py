@@ -124,9 +124,9 @@ class VerticalXGBoost(WithoutRounds):
         A training with one and the same configuration that is gone on with (``resume``).
     take_snapshot : callable, optional
         Takes a :class:`~strategies.snapshot.Snapshot` after each tree, from which
-        :meth:`~strategies.vertical_snapshot.Interrupted.from_snapshot` makes `interrupted`.
-    when_resumed : callable, optional
-        Called once the parties were found to fit `interrupted` and have kept its trees.
+        :meth:`~strategies.vertical_snapshot.Interrupted.from_snapshot` makes `interrupted`; with
+        `interrupted` also before the first, once the parties were found to fit it and have kept
+        its trees.
 
     Raises
     ------
@@ -145,7 +145,6 @@ class VerticalXGBoost(WithoutRounds):
         earlier: EarlierModel | None = None,
         interrupted: Interrupted | None = None,
         take_snapshot: TakeSnapshot | None = None,
-        when_resumed: Callable[[], object] | None = None,
     ) -> None:
         self.config = config
         self.introduced = dict(parties)
@@ -155,7 +154,6 @@ class VerticalXGBoost(WithoutRounds):
         self.earlier = earlier
         self.interrupted = interrupted
         self._take_snapshot = take_snapshot
-        self._when_resumed = when_resumed
         self._after_tree = after_tree
         self.training: Training  # of the run under way
 
@@ -230,8 +228,6 @@ class VerticalXGBoost(WithoutRounds):
             self.after_tree(grown)
         if self._take_snapshot is not None:
             self._take_snapshot(self.training.snapshot())
-        if self._when_resumed is not None:
-            self._when_resumed()
 
     def grow_tree(self, number: int, decisions: Decisions) -> Decisions | None:
         """Steps 3 and 4 until no node of a tree is open.

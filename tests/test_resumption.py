@@ -25,6 +25,7 @@ from fedapp.resumption import (
     Resumption,
     resume_faults,
     settings_of,
+    snapshots_to,
 )
 from fedapp.run_folder import RunFolder
 from fedapp.run_record import RunFolderError
@@ -175,7 +176,7 @@ def test_a_file_that_moves_while_the_folder_is_looked_at_is_no_fault(
     assert "may still go on" in fault
 
 
-@pytest.mark.parametrize("room", [0, 1, 2, 3])
+@pytest.mark.parametrize("room", range(5))
 def test_a_run_that_could_not_go_on_for_want_of_room_can_be_resumed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -187,10 +188,11 @@ def test_a_run_that_could_not_go_on_for_want_of_room_can_be_resumed_again(
     with monkeypatch.context() as patch:
         FullDisk(tmp_path, room=room).install(patch)
         with pytest.raises(OSError, match="No space left"):
-            resumption.begin(second)
+            snapshots_to(second, resumption)(resumption.snapshot)
     assert resume_faults(chosen(first)) == []
-    resumption.begin(second)
+    snapshots_to(second, resumption)(resumption.snapshot)
     assert read_checkpoint(second.path).round == 2
+    assert read_prior(second.path) is not None
 
 
 def test_a_run_is_continued_once(tmp_path: Path) -> None:

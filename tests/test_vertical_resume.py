@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -12,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp import checkpoint
 from fedapp.checkpoint import CHECKPOINT
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import SimulationResult, simulate
 from strategies import vertical_xgboost
+from strategies.snapshot import Snapshot
 from tasks.privacy import gaussian
 from tasks.site.faults import SiteFault
 from tasks.vertical_xgboost import client, level_client
@@ -253,6 +256,27 @@ def test_noise_of_repeated_leaves_is_counted(frames: list[pd.DataFrame], tmp_pat
     assert again.summary["dp-releases-repeated"] == repeated
     for part in parts_of(again).values():
         assert [each.count for each in part.origin.releases] == [planned + repeated]
+
+
+def test_noise_of_a_tree_without_a_checkpoint_is_counted(
+    frames: list[pd.DataFrame], tmp_path: Path
+) -> None:
+    """No room for the checkpoint of the second tree: leaves of it, too, are told once more."""
+    keys = {"dp_epsilon": 2.0, "general": {"seeded-noise": True}}
+    really = checkpoint.write_checkpoint
+
+    def write(folder: Path, snapshot: Snapshot) -> Path:
+        if snapshot.round > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(folder, snapshot)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "write_checkpoint", write)
+        first = interrupted_run(tmp_path / "runs", frames, **keys)
+    assert len(RunFolder.open(first.run_folder).read().rounds) == 2
+    again = resumed(tmp_path / "runs", frames, first, **keys)
+    assert again.summary["status"] == "ok"
+    assert again.summary["dp-releases-repeated"] == 2 * 4
 
 
 # Refusals ---------------------------------------------------------------------------------------
