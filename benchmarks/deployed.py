@@ -23,6 +23,21 @@ from tests.runtimes import SuperLink, call, checkout, superlink, supernode  # no
 
 CLIENT_APP = "flwr-clientapp"
 SERVER_APP = "flwr-serverapp"
+SUPERNODE = "flower-supernode"
+SUPERLINK = "flower-superlink"
+KINDS = (
+    *(CLIENT_APP, SERVER_APP, SUPERNODE, SUPERLINK),
+    "flower-superexec",  # starts the process of a message, or of the ServerApp
+    "flwr-simulation",  # ServerApp and Flower's simulation runtime
+    "ray::ClientAppActor",
+    "raylet",
+    "gcs_server",
+)
+"""Words of the command lines of Flower's and Ray's processes."""
+
+OTHERS = "others"
+RUN_LIMIT = 1800.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 BARE_PROJECT = """\
 [build-system]
@@ -175,7 +190,10 @@ class Federation:
     def _flwr_run(self, app: str, words: str) -> str:
         command = ["flwr", "run", str(self.base / app), "deployed", "--stream"]
         return call(
-            [*command, "--run-config", words], self.link.environment, cwd=self.base / app
+            [*command, "--run-config", words],
+            self.link.environment,
+            cwd=self.base / app,
+            limit=RUN_LIMIT,
         ).stdout
 
 
@@ -201,7 +219,7 @@ def simulated_run(base: Path, config: Mapping[str, object], *, nodes: int) -> Pa
     command = ["flwr", "run", ".", "local", "--stream", "--run-config", words]
     command += ["--federation-config", f"num-supernodes={nodes}"]
     with superlink(base / "flwr", cwd=app, simulation=True) as link:
-        done = call(command, link.environment, cwd=app).stdout
+        done = call(command, link.environment, cwd=app, limit=RUN_LIMIT).stdout
     folders = list(runs.iterdir()) if runs.is_dir() else []
     if len(folders) != 1:
         raise RuntimeError(f"no run folder:\n{done[-3000:]}")
@@ -209,26 +227,32 @@ def simulated_run(base: Path, config: Mapping[str, object], *, nodes: int) -> Pa
 
 
 @dataclass
-class PeakMemory:
-    """Peak resident memory of what this process has started, by kind, while it is entered.
+class Watch:
+    """Peak resident memory and processor time of what this process has started, by kind.
+
+    They are read while it is entered, every so often: what a process did between the last look and
+    its end is not in them.
 
     Attributes
     ----------
     kinds : tuple of str
-        What a process is recognized by: a word of its command line.
+        What a process is recognized by: a word of its command line; others are ``"others"``.
     peaks : dict of int to (str, int)
         By process id: its kind, and the most bytes it ever had resident (``VmHWM``).
+    seconds : dict of int to (str, float)
+        By process id: its kind, and its processor seconds.
     total : int
         Most bytes that all of them, of any kind, had resident at once; pages that processes share
         count once a process.
     """
 
-    kinds: tuple[str, ...] = (CLIENT_APP, SERVER_APP)
+    kinds: tuple[str, ...] = KINDS
     peaks: dict[int, tuple[str, int]] = field(default_factory=dict)
+    seconds: dict[int, tuple[str, float]] = field(default_factory=dict)
     total: int = 0
     pause: float = 0.1
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -247,6 +271,19 @@ class PeakMemory:
         """Most bytes that a process of a kind had; 0 if none was seen."""
         return max((size for found, size in self.peaks.values() if found == kind), default=0)
 
+    def by_kind(self) -> dict[str, dict[str, float]]:
+        """Number of processes, most bytes of one, and seconds of all together, by kind seen."""
+        found = {}
+        for kind in (*self.kinds, OTHERS):
+            seconds = [each for other, each in self.seconds.values() if other == kind]
+            if seconds:
+                found[kind] = {
+                    "processes": len(seconds),
+                    "peak-bytes": self.largest(kind),
+                    "cpu-seconds": round(sum(seconds), 2),
+                }
+        return found
+
     def _watch(self) -> None:
         while not self._stop.is_set():
             resident = sum(self._look_at(pid) for pid in descendants(os.getpid()))
@@ -257,12 +294,14 @@ class PeakMemory:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
             status = Path(f"/proc/{pid}/status").read_text()
+            stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:  # it has ended
             return 0
-        found = [kind for kind in self.kinds if kind in words]
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-        if found and peak:
-            self.peaks[pid] = (found[0], 1024 * int(peak[1]))
+        kind = next((kind for kind in self.kinds if kind in words), OTHERS)
+        if peak := re.search(r"VmHWM:\s+(\d+) kB", status):  # not of one that waits to be reaped
+            self.peaks[pid] = (kind, 1024 * int(peak[1]))
+            user, system = map(int, stat.rpartition(")")[2].split()[11:13])
+            self.seconds[pid] = (kind, (user + system) / _TICKS)
         now = re.search(r"VmRSS:\s+(\d+) kB", status)
         return 1024 * int(now[1]) if now else 0
 

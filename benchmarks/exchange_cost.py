@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from deployed import CLIENT_APP, SERVER_APP, Federation, PeakMemory, federation  # noqa: E402
+from deployed import CLIENT_APP, SERVER_APP, Federation, Watch, federation  # noqa: E402
 
 from fedapp.run_folder import RunFolder  # noqa: E402
 
@@ -81,7 +81,7 @@ def measure(base: Path, *, sites: int, rows: int, repeats: int) -> Measured:
     """Run all three in turn."""
     found = Measured(sites)
     nodes = write_sites(base, sites=sites, rows=rows)
-    with federation(base, nodes) as deployed, PeakMemory() as memory:
+    with federation(base, nodes) as deployed, Watch() as memory:
         for _ in range(repeats):
             ours = run_ours(deployed, found)
             found.bare += deployed.run_bare(exchanges=len(ours), own_polling=False)

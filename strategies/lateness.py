@@ -68,8 +68,14 @@ class Lateness:
         """
         by_name = {exchange.name_of(node): node for node in addressed}
         late = {fault.site for fault in faults if fault.code == LATE}
-        for name in self.note(answered=set(by_name) - late, late=late):
-            if len(list(exchange.get_node_ids())) > max(fewest, exchange.min_sites):
+        too_often = self.note(answered=set(by_name) - late, late=late)
+        if not too_often:
+            return
+        # Asked once: in a deployment it is a request, and all nodes are in the answer.
+        left, least = set(exchange.get_node_ids()), max(fewest, exchange.min_sites)
+        for name in too_often:
+            if len(left) > least:
                 reason = f"left out after {MOST_LATE} late replies in a row"
                 exchange.report_fault(by_name[name], LEFT_OUT, reason, step="train")
                 exchange.exclude([by_name[name]])
+                left.discard(by_name[name])

@@ -47,9 +47,10 @@ class UpdateIntake:
     def good_replies(self, replies: Iterable[Message]) -> list[Message]:
         """Return one reply of each node that was addressed, in the order of addressing."""
         by_node: dict[int, Message] = {}
+        addressed = frozenset(self.addressed)
         for reply in replies:
             node = reply.metadata.src_node_id
-            if node not in self.addressed:
+            if node not in addressed:
                 self.set_aside(reply, MISROUTED, "was not addressed")
             elif node in by_node:
                 self.set_aside(reply, "duplicate", "answered more than once")

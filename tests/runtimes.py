@@ -129,7 +129,7 @@ def wait_until_healthy(port: int, log: Path) -> None:
 
 
 def call(
-    command: list[str], environment: Mapping[str, str], *, cwd: Path
+    command: list[str], environment: Mapping[str, str], *, cwd: Path, limit: float = RUN_LIMIT
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, output and errors together."""
     return subprocess.run(
@@ -139,6 +139,6 @@ def call(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=RUN_LIMIT,
+        timeout=limit,
         check=False,
     )

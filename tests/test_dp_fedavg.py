@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from strategies.averaging import Update, mean_of_common_metrics
 from strategies.dp_fedavg import DPFedAvg
 from strategies.exchange import Exchange, TooFewSites
-from strategies.update_intake import NoUsableReplies
+from strategies.update_intake import NoUsableReplies, UpdateIntake
 from tasks.privacy.client import NUM_CLIENTS, UpdatePrivatization
 
 Arrays = dict[str, NDArray[Any]]
@@ -417,6 +417,22 @@ def test_a_site_that_is_late_twice_in_a_row_is_left_out_of_what_follows() -> Non
     assert exchange.faults[-1].reason == "left out after 2 late replies in a row"
 
 
+def test_the_runtime_is_asked_for_its_nodes_as_often_whoever_is_left_out() -> None:
+    """In a deployment each time is a request with all nodes in its answer."""
+    asked = []
+    for late in (1, 20):
+        silent = range(3, 3 + late)
+        grid = FakeGrid({1: steady(1.0), 2: steady(1.0)} | dict.fromkeys(silent, lambda m: None))
+        ask, times = grid.get_node_ids, itertools.count(1)
+        grid.get_node_ids = lambda ask=ask, times=times: (next(times), ask())[1]  # type: ignore
+        exchange = Exchange.around(grid, timeout=0.05)
+        exchange.admit({node: f"site-{node}" for node in grid.nodes})
+        run(exchange, DPFedAvg(fraction_evaluate=0.0), num_rounds=3)
+        assert sum(fault.code == "left-out" for fault in exchange.faults) == late
+        asked.append(next(times))
+    assert asked[0] == asked[1]
+
+
 def test_a_late_site_stays_where_sites_are_too_few_without_it() -> None:
     exchange, grid = late_exchange()
     run(exchange, DPFedAvg(fraction_evaluate=0.0, min_available_nodes=3), num_rounds=4)
@@ -431,6 +447,27 @@ def test_a_site_that_answers_in_between_is_not_left_out() -> None:
     run(exchange, DPFedAvg(fraction_evaluate=0.0), num_rounds=5)
     assert [len(messages) for messages in grid.sent] == [3] * 5
     assert [fault.code for fault in exchange.faults] == ["late"] * 3
+
+
+def test_a_reply_is_compared_with_one_node_and_not_with_all() -> None:
+    compared = itertools.count()
+
+    class Node(int):
+        def __eq__(self, other: object) -> bool:
+            next(compared)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    nodes = [Node(number) for number in range(1, 201)]
+    grid = FakeGrid(dict.fromkeys(map(int, nodes), steady(1.0)))
+    requests = [
+        Message(RecordDict(), dst_node_id=int(node), message_type="train") for node in nodes
+    ]
+    replies = [Message(RecordDict(), reply_to=request) for request in requests]
+    found = UpdateIntake(Exchange.around(grid), nodes).good_replies(replies)
+    assert found == replies
+    assert next(compared) < 10 * len(nodes)
 
 
 def test_replies_that_nobody_asked_for_and_second_ones_are_left_out() -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from tasks.secure import secure_sums
 from tasks.secure.fixed_point import FixedPoint, FixedPointFault
 from tasks.secure.keys import KeyFault, SiteKeys
 from tasks.secure.roster import Roster
@@ -448,6 +449,29 @@ def test_no_format_is_found_where_none_fits(bound: float, num_sites: int) -> Non
 
 
 # --- speed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 150, (1 << 13) - 1])
+def test_no_more_keystream_is_made_than_there_are_words(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site makes a mask for every other one: of a thousand sites, a thousand short ones."""
+    made: list[int] = []
+
+    class Counting(Cipher):  # type: ignore[type-arg]
+        def encryptor(self) -> Any:
+            stream = super().encryptor()
+
+            class Counted:
+                def update_into(self, data: bytes, buffer: bytearray) -> int:
+                    made.append(len(data))
+                    return int(stream.update_into(data, buffer))
+
+            return Counted()
+
+    monkeypatch.setattr(secure_sums, "Cipher", Counting)
+    answer(np.zeros(length, np.int64), roster=first(5))
+    assert made == [8 * (length + 1)] * 4
 
 
 def test_a_million_words_of_five_sites_take_little_more_than_their_keystreams() -> None:

@@ -50,7 +50,7 @@ from tasks.secure.transcript import encode
 
 _MASK = "fedapp/secure-sum/1"
 _WORD = np.dtype("<u8")
-_BLOCK = 1 << 16  # bytes of keystream at a time: stays in the cache
+_BLOCK = 1 << 16  # bytes of keystream at most at a time: stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +217,8 @@ def _check_values(
 def _apply_keystream(words: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
     # The key serves once, so the nonce may be constant.
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    zeros, block = bytes(_BLOCK), bytearray(_BLOCK)
+    size = min(words.nbytes, _BLOCK)
+    zeros, block = bytes(size), bytearray(size)
     pad = np.frombuffer(block, dtype=_WORD)
     apply = np.add if add else np.subtract
     for at in range(0, len(words), len(pad)):
