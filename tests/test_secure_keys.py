@@ -12,9 +12,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.secure import keys as keys_module
 from tasks.secure.identity import create_identity, read_identity
 from tasks.secure.keys import KeyFault, PublicBundle, SiteKeys, fingerprint, parse_fingerprint
 from tasks.secure.roster import Roster
@@ -362,6 +364,24 @@ def test_checking_a_roster_signs_the_own_bundle_once_however_many_sites_there_ar
     # What masks ask for at every pair is computed once.
     assert roster.digest is roster.digest
     assert roster.names is roster.names
+
+
+def test_reading_a_roster_makes_no_private_key_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make one takes as long as to agree on a key, and every site reads all others' keys."""
+    sites = [seeded_keys(site=f"site-{i:02}", run=RUN, seed=8) for i in range(12)]
+    data = Roster.from_bundles([keys.public for keys in sites], run=RUN).to_bytes()
+    made = []
+
+    class Counting(X25519PrivateKey):
+        @classmethod
+        def from_private_bytes(cls, data: bytes) -> X25519PrivateKey:
+            made.append(data)
+            return X25519PrivateKey.from_private_bytes(data)
+
+    monkeypatch.setattr(keys_module, "X25519PrivateKey", Counting)
+    keys_module._probe.cache_clear()
+    assert len(Roster.from_bytes(data, run=RUN).names) == 12
+    assert len(made) == 1
 
 
 def test_the_digest_of_a_roster_depends_on_run_names_and_every_key() -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature
@@ -304,14 +305,19 @@ def _binding(bundle: PublicBundle) -> bytes:
     return _bound(bundle.site, bundle.run, bundle.sealing_key, bundle.signing_key)
 
 
+@cache
+def _probe() -> X25519PrivateKey:
+    # Every X25519 scalar is a multiple of 8, so any of them finds a point of small order. Made
+    # once: that takes as long as an exchange, and a site looks at the keys of all others.
+    return X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+
+
 def _usable_x25519(key: bytes) -> bool:
     # One encoding a key, or equal keys could pass for different ones.
     if len(key) != 32 or int.from_bytes(key, "little") >= _FIELD_PRIME:
         return False
-    # Every X25519 scalar is a multiple of 8, so any of them finds a point of small order.
-    probe = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
     try:
-        probe.exchange(X25519PublicKey.from_public_bytes(key))
+        _probe().exchange(X25519PublicKey.from_public_bytes(key))
     except ValueError:
         return False
     return True
