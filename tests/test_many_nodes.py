@@ -77,7 +77,7 @@ def test_eight_supernodes_equal_the_in_process_run_within_ten_minutes(tmp_path: 
             stack.enter_context(supernode(link, log, cwd=tmp_path, **node))
         config = {**ROC_GLM, "min-sites": len(frames), "run-dir": str(runs)}
         command = ["flwr", "run", ".", "deployed", "--stream", "--run-config", words(config)]
-        said = call(command, link.environment, cwd=app).stdout
+        said = call(command, link.environment, cwd=app, limit=LARGEST).stdout
         result = the_one(runs, said)
     assert result.exchanges <= 5
     mine = equals_in_process(result, frames, tmp_path / "here")
@@ -97,7 +97,7 @@ def test_a_hundred_simulated_nodes_equal_the_in_process_run(tmp_path: Path) -> N
     command = ["flwr", "run", ".", "local", "--stream", "--run-config", words(config)]
     command += ["--federation-config", f"num-supernodes={len(frames)}"]
     with superlink(tmp_path / "flwr", cwd=app, simulation=True) as link:
-        said = call(command, link.environment, cwd=app).stdout
+        said = call(command, link.environment, cwd=app, limit=LARGEST).stdout
     result = the_one(runs, said)
     assert len({row["receiver"] for row in result.ledger} - {"server"}) == 100
     assert result.exchanges == 2
