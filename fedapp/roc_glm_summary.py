@@ -24,7 +24,7 @@ from tasks.roc_glm.guarantee import (
     guarantee,
 )
 from tasks.roc_glm.heterogeneity import Heterogeneity, SiteAuc, heterogeneity
-from tasks.roc_glm.validation import CellCounts, validate_counts
+from tasks.roc_glm.validation import CellCounts, auc_of_counts
 from tasks.site.not_estimable import NotEstimable
 
 CURVE_POINTS = np.arange(1, 200) / 200
@@ -126,7 +126,7 @@ def site_aucs(result: RocGlmResult, config: RocGlmConfig) -> list[SiteAuc]:
     found = []
     for name, counts in result.pooled.by_site.items():
         if min(counts.num_negative, counts.num_positive) >= 2:
-            estimate = validate_counts(counts, config=config).estimate
+            estimate = auc_of_counts(counts, config=config)
             if estimate.variance is not None:
                 found.append(SiteAuc(name, estimate.auc, estimate.variance))
     return found

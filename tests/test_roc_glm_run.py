@@ -23,6 +23,7 @@ from fedapp.check import check
 from fedapp.prepared_sites import prepare_roc_glm_site
 from fedapp.run_config import ConfigError
 from fedapp.simulation import SimulationResult, simulate
+from tasks.roc_glm import validation
 from tasks.roc_glm.config import RocGlmConfig
 from tasks.roc_glm.counts import ClassCounts, DistinctCounts, count_in_cells, equal_cuts
 from tasks.roc_glm.messages import RELEASE, ReleaseRequest
@@ -344,6 +345,28 @@ def test_number_of_exchanges(release: str, one_shot: int, directory: Path) -> No
     rounds = iterated.summary.get("iterations", 0)
     assert iterated.exchanges == one_shot + rounds <= 3 + rounds
     assert (rounds > 2) == (release not in ("noisy-counts", "noisy-histogram"))
+
+
+def test_the_server_fits_no_roc_glm_for_each_site(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a site's own counts only the AUC is told, and a fit takes milliseconds."""
+    fits: list[float] = []
+    fit = validation.fit_roc_glm
+
+    def counted(w1: NDArray[Any], num_positive: float) -> Any:
+        fits.append(num_positive)
+        return fit(w1, num_positive)
+
+    monkeypatch.setattr(validation, "fit_roc_glm", counted)
+    numbers = []
+    for sites in (3, 9):
+        result = run(cohort(540, sites), directory, {"roc-glm.release": "binned"})
+        roc = json.loads((result.run_folder / "roc.json").read_text())
+        assert sum("auc" in row for row in roc["sites"]) == sites
+        numbers.append(len(fits))
+        fits.clear()
+    assert numbers[0] == numbers[1]
 
 
 @pytest.mark.parametrize("release", COUNTED)

@@ -138,8 +138,8 @@ def try_fit(
         return None, reason
 
 
-def validate_counts(counts: ClassCounts, *, config: RocGlmConfig) -> Validation:
-    """Everything from exact pooled counts (`secure-counts`, `binned`, `exact`).
+def auc_of_counts(counts: ClassCounts, *, config: RocGlmConfig) -> AucEstimate:
+    """The AUC alone, from exact counts: no ROC-GLM is fitted.
 
     Raises
     ------
@@ -152,14 +152,26 @@ def validate_counts(counts: ClassCounts, *, config: RocGlmConfig) -> Validation:
     variance = float("nan")
     if min(sizes.values()) >= 2:
         variance = delong_variance(of_negatives=of_negatives, of_positives=of_positives)
+    return estimate_auc(float(counts.auc()), variance, **sizes, config=config)
+
+
+def validate_counts(counts: ClassCounts, *, config: RocGlmConfig) -> Validation:
+    """Everything from exact pooled counts (`secure-counts`, `binned`, `exact`).
+
+    Raises
+    ------
+    NotEstimable
+        ``"one-class"``.
+    """
+    estimate = auc_of_counts(counts, config=config)
     fit, no_fit = try_fit(
         counts.threshold_counts(config.num_thresholds, config.ties), counts.num_positive
     )
     points = counts.roc_points()
     return Validation(
-        num_negative=sizes["num_negative"],
-        num_positive=sizes["num_positive"],
-        estimate=estimate_auc(float(counts.auc()), variance, **sizes, config=config),
+        num_negative=counts.num_negative,
+        num_positive=counts.num_positive,
+        estimate=estimate,
         fit=fit,
         no_fit=no_fit,
         false_positive_rate=thinned(points[0]),
