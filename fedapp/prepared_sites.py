@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 Items = tuple[tuple[str, bool | int | float | str], ...]
 
+_MOST_SITES = 16_384
+"""Sites whose rows a process of a simulation keeps. They are asked in turn, so that with one site
+more every message would read its rows anew."""
+
 
 def survival_site(context: Context) -> SurvivalSite:
     """Return rows and settings of a node in a run of the survival task."""
@@ -33,10 +37,10 @@ def survival_site(context: Context) -> SurvivalSite:
     )
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_MOST_SITES)
 def _read_survival_site(run_id: int, node_items: Items, run_items: Items) -> SurvivalSite:
     """Read a site's rows once a process and run; without the cache the result is the same."""
-    config = _checked(run_items)
+    config = _checked(run_id, run_items)
     budget = site_budget(dict(node_items), run_id, config)
     return prepare_survival_site(dict(node_items), config, budget=budget)
 
@@ -53,10 +57,10 @@ def roc_glm_site(context: Context) -> RocGlmSite:
     )
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_MOST_SITES)
 def _read_roc_glm_site(run_id: int, node_items: Items, run_items: Items, model: str) -> RocGlmSite:
     """Read a site's rows once a process and run; without the cache the result is the same."""
-    config = _checked(run_items)
+    config = _checked(run_id, run_items)
     budget = site_budget(dict(node_items), run_id, config)
     return prepare_roc_glm_site(dict(node_items), config, model=model, budget=budget)
 
@@ -78,12 +82,12 @@ def vertical_site(context: Context) -> VerticalSite:
     return with_first(site, trees, repeated=repeated) if trees else site
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=_MOST_SITES)
 def _read_vertical_site(
     run_id: int, node_items: Items, run_items: Items, resumed: str
 ) -> VerticalSite:
     """Read a party's rows once a process and run; without the cache the result is the same."""
-    config = _checked(run_items)
+    config = _checked(run_id, run_items)
     from fedapp.vertical_party import prepare_vertical_site
 
     return prepare_vertical_site(dict(node_items), config, resumed)
@@ -94,6 +98,7 @@ def forget_sites() -> None:
     _read_survival_site.cache_clear()
     _read_roc_glm_site.cache_clear()
     _read_vertical_site.cache_clear()
+    _checked.cache_clear()
 
 
 def prepare_survival_site(
@@ -158,7 +163,9 @@ def prepare_survival_site(
     )
 
 
-def _checked(run_items: Items) -> run_config.RunConfig:
+@lru_cache(maxsize=8)
+def _checked(run_id: int, run_items: Items) -> run_config.RunConfig:
+    """Check the settings of a run once for all sites of this process."""
     try:
         return run_config.read(dict(run_items))
     except run_config.ConfigError as error:

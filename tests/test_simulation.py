@@ -178,6 +178,29 @@ def test_nothing_is_left_in_the_process() -> None:
     assert prepared_sites._read_survival_site.cache_info().currsize == 0
 
 
+def test_rows_and_settings_of_very_many_sites_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sites are asked in turn: a memory of fewer would be one of none."""
+    prepared, checked = [], []
+    settings = tuple(sorted({**run_config.defaults(), "task": "survival"}.items()))
+    read = run_config.read
+    monkeypatch.setattr(
+        prepared_sites, "prepare_survival_site", lambda node, *_, **__: prepared.append(node)
+    )
+    monkeypatch.setattr(run_config, "read", lambda values: (checked.append(1), read(values))[1])
+    prepared_sites.forget_sites()
+    try:
+        for _ in range(3):
+            for part in range(2000):
+                node = (("num-partitions", 2000), ("partition-id", part))
+                prepared_sites._read_survival_site(7, node, settings)
+    finally:
+        prepared_sites.forget_sites()
+    assert len(prepared) == 2000
+    assert len(checked) == 1
+
+
 def test_a_report_is_made_where_it_is_asked_for() -> None:
     assert not (run(three()).run_folder / "report.html").exists()
     result = run(three(), {"report": True})
