@@ -120,7 +120,7 @@ class AllParties:
         if lost:
             verdicts = [fault for fault in faults if fault.code not in _NOT_A_VERDICT]
             if self.can_refuse and verdicts and len(verdicts) == len(faults):
-                raise _refusal(verdicts)
+                raise refusal_of(verdicts)
             raise lost_sites(lost, faults, step=step, closing=self.closing)
         return {name: read[name] for name in sorted(read)}
 
@@ -159,7 +159,8 @@ def lost_sites(
     return TooFewSites(f"{step}: no usable answer of {some_names(names)}{closing}", faults)
 
 
-def _refusal(verdicts: list[Fault]) -> Refused:
+def refusal_of(verdicts: Iterable[Fault]) -> Refused:
+    """Refuse the run for what sites found wrong: each reason once, with who says it."""
     said_by: dict[str, list[str]] = {}
     for fault in verdicts:
         said_by.setdefault(fault.reason, []).append(fault.site)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from logging import WARNING
 
 from flwr.app import Message
 from flwr.supercore import log
 
-from strategies.exchange import Exchange, TooFewSites
+from strategies.all_parties import refusal_of
+from strategies.exchange import Exchange, Fault, TooFewSites
 from strategies.roc_glm_checks import check_masked, check_release
 from strategies.roc_glm_pooling import PooledRelease, pool_clear, pool_masked
 from strategies.roc_glm_release import LEAST_MASKED, plan_release, read_facts
@@ -23,7 +24,7 @@ from tasks.roc_glm.messages import (
 )
 from tasks.roc_glm.score_model import ScoreModel
 from tasks.roc_glm.site_state import run_name
-from tasks.secure.roster import Roster
+from tasks.secure.roster import ROSTER_FAULTS, Roster
 from tasks.secure.secure_sums import unmask_sum
 from tasks.site.messages import TaskPart
 from tasks.site.name_lists import some_names
@@ -92,7 +93,14 @@ class RocGlmFirstStep(WithoutRounds):
             Message(content, dst_node_id=node, message_type=RELEASE)
             for node in exchange.get_node_ids()
         ]
-        return dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
+        before = len(exchange.faults)
+        try:
+            read = dict(exchange.read_messages(exchange.send_and_receive(messages), parse))
+        except TooFewSites:
+            _refuse_where_keys_are_refused(exchange.faults[before:])
+            raise
+        _refuse_where_keys_are_refused(exchange.faults[before:])
+        return read
 
     def _go_on_without(self, exchange: Exchange, lost: list[str], *, left: int) -> None:
         """Note who is lost, or end the run."""
@@ -114,3 +122,15 @@ class RocGlmFirstStep(WithoutRounds):
         if left < LEAST_MASKED:
             return f"{left} sites are left, {LEAST_MASKED} needed"
         return ""
+
+
+def _refuse_where_keys_are_refused(faults: Iterable[Fault]) -> None:
+    """End the run where sites do not take the keys of others: whoever is left is shown the same.
+
+    Raises
+    ------
+    Refused
+        With whose keys, and who says it.
+    """
+    if verdicts := [fault for fault in faults if fault.code in ROSTER_FAULTS]:
+        raise refusal_of(verdicts)

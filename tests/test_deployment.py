@@ -145,8 +145,8 @@ def test_a_site_with_another_key_than_the_pinned_one_is_named(federation: Federa
     finally:
         kept.replace(identity)
     status = RunFolder.open(refused.run_folder).read().status
-    assert status["status"] == "failed"
-    assert "north, south: release: west: its key has the fingerprint" in status["reason"]
+    assert status["status"] == "refused"
+    assert "north, south: west: its key has the fingerprint" in status["reason"]
     assert ", pinned is " in status["reason"]
     assert "auc" not in refused.summary
 

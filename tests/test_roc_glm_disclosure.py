@@ -391,12 +391,15 @@ def test_sites_that_are_not_pinned_are_refused_where_pins_are_required(
         assert len(lines) == 4
         assert sorted("first use" in line for line in lines) == [False, True, True, True]
     else:
-        assert result.summary["status"] == "failed"
-        assert "south: no fingerprint is given for it" in str(result.summary["faults"])
+        assert result.summary["status"] == "refused"
+        assert "south: no fingerprint is given for it" in result.summary["reason"]
 
 
-def test_pinned_keys_are_checked_by_the_site(tmp_path: Path) -> None:
-    """A site that pins another key of a peer answers nothing."""
+@pytest.mark.parametrize(
+    "more", [{}, {"min-sites": 4}, {"roc-glm.drop-outs": "semi-honest-server"}], ids=str
+)
+def test_pinned_keys_are_checked_by_the_site(more: dict[str, Any], tmp_path: Path) -> None:
+    """A site that pins another key of a peer answers nothing; nobody is asked again."""
     other = SiteKeys.generate(site="north", run="other").public.fingerprint
 
     class PinningGrid(InProcessGrid):
@@ -406,7 +409,8 @@ def test_pinned_keys_are_checked_by_the_site(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "InProcessGrid", PinningGrid)
-        config = {"run-dir": str(tmp_path)}
+        config = {"run-dir": str(tmp_path), **more}
         result = simulate("roc-glm", sites=cohort(), config=config, site_names=NAMES)
-    assert result.summary["status"] == "failed"
-    assert any("north: its key has the fingerprint" in fault for fault in result.summary["faults"])
+    assert result.summary["status"] == "refused"
+    assert result.summary["reason"].startswith("east: north: its key has the fingerprint")
+    assert result.exchanges == 2

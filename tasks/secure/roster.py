@@ -33,6 +33,22 @@ from tasks.secure.transcript import decode, encode
 
 _ROSTER = "fedapp/roster/1"
 
+ROSTER_FAULTS = frozenset(
+    {
+        "invalid-key-bundle",
+        "invalid-name",
+        "wrong-run",
+        "duplicate-site",
+        "equal-keys",
+        "own-keys-replaced",
+        "malformed-fingerprint",
+        "fingerprint-mismatch",
+        "unpinned-site",
+        "malformed-roster",
+    }
+)
+"""Codes of the faults with which a site refuses keys that were relayed to it."""
+
 Trust = Literal["own", "pinned", "first-use"]
 
 
