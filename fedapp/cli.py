@@ -21,7 +21,14 @@ from fedapp.deploy.commands import add_deploy_commands
 from fedapp.entry import STOPPED
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder, base_fault
-from fedapp.run_options import EXIT_CODES, USAGE, add_run_options, read_values, tell_end
+from fedapp.run_options import (
+    EXIT_CODES,
+    USAGE,
+    add_run_options,
+    read_values,
+    tell_end,
+    tell_end_elsewhere,
+)
 from fedapp.run_record import RunFolderError
 from fedapp.stopping import terminated_by_exception
 from tasks.site.faults import SiteFault
@@ -143,17 +150,23 @@ def _run(options: argparse.Namespace) -> int:
 
         refuse_to_resume(config.flat())
     clients = options.clients or config.general.num_sites
+    lines: list[str] = []
     with terminated_by_exception():
-        folder = _run_folder(options, values, clients=clients)
+        folder = _run_folder(options, values, clients=clients, lines=lines)
     if folder is None:
         return EXIT_CODES["failed"]
+    if options.superlink and not os.path.isdir(folder):  # where `is_dir` may raise
+        return tell_end_elsewhere(folder, lines)
     return tell_end(folder)
 
 
 def _run_folder(
-    options: argparse.Namespace, values: dict[str, Value], *, clients: int
+    options: argparse.Namespace, values: dict[str, Value], *, clients: int, lines: list[str]
 ) -> Path | None:
-    """Run and return the run folder; None if there is none, when it has been said why."""
+    """Run and return the run folder; None if there is none, when it has been said why.
+
+    What ``flwr run`` prints is added to `lines`.
+    """
     if options.in_process:
         from fedapp.simulation import simulate
 
@@ -167,12 +180,16 @@ def _run_folder(
         return result.run_folder
     from fedapp import flower_run
 
+    def echo(line: str) -> None:
+        lines.append(line)
+        print(line)
+
     try:
         return flower_run.run_with_flower(
             values,
             num_supernodes=None if options.superlink else clients,
             superlink=options.superlink,
-            echo=print,
+            echo=echo,
         )
     except flower_run.FlowerRunError as error:
         print(f"fedapp: {error}", file=sys.stderr)

@@ -23,6 +23,10 @@ from fedapp.site_data import write_site_files
 RUN_FOLDER_LINE = "run folder: "
 """What the ServerApp prints before the absolute path of its run folder."""
 
+RUN_STATUS_LINE = "run status: "
+"""What it prints at its end before the status and, if that is not ok, the reason: all that a
+machine hears which does not have the folder."""
+
 _STARTED = re.compile(r"Successfully started run (\d+)")
 _STOP_SECONDS = 60.0
 _END_SECONDS = 10.0

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedapp import run_config
+from fedapp.flower_run import RUN_STATUS_LINE
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder
 
 EXIT_CODES = {"ok": 0, "failed": 1, "running": 1, "refused": 3, "not-estimable": 4}
 USAGE = 2
+
+_END = re.compile(re.escape(RUN_STATUS_LINE) + r"([a-z-]+)(?:: (.*))?")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -69,23 +74,52 @@ def read_values(options: argparse.Namespace) -> dict[str, Value]:
     if options.clients is not None:
         values["num-sites"] = options.clients
     run_config.read(values)
-    # The ServerApp's working directory is the SuperLink's, not the user's.
-    values["run-dir"] = str(_here("run-dir", str(values.get("run-dir", "runs"))))
-    if resume := str(values.get("resume", "")):
-        values["resume"] = str(_here("resume", resume))
+    remote = bool(getattr(options, "superlink", ""))
+    _resolve_folders(values, remote=remote)
     if getattr(options, "resume", ""):  # paths are what they were in that run
         return values
     for key in ("vertical-xgboost.model", "vertical-xgboost.warm-start"):
         if model := str(values.get(key, "")):
             from fedapp.vertical_skeleton import model_of
 
-            remote = bool(getattr(options, "superlink", ""))
             values[key] = model_of(model, remote=remote)
     if data := str(values.get(data_key, "")):
         named = "--data" if options.data is not None else data_key
-        remote = bool(getattr(options, "superlink", ""))
         values[data_key] = _found_data(named, data, task=str(task), remote=remote)
     return values
+
+
+def _resolve_folders(values: dict[str, Value], *, remote: bool) -> None:
+    """Make paths of folders absolute where they are of this machine.
+
+    The ServerApp's working directory is the SuperLink's, not the user's. A SuperLink that is named
+    (`remote`) may be another machine: there, run folders are made where the server says, and what
+    is not found here is a path of the server's.
+    """
+    run_dir, resume = str(values.get("run-dir", "")), str(values.get("resume", ""))
+    if not remote:
+        values["run-dir"] = str(_here("run-dir", run_dir or "runs"))
+    if resume and not (remote and not _here("resume", resume).exists()):
+        values["resume"] = str(_here("resume", resume))
+
+
+def tell_end_elsewhere(folder: Path, lines: Sequence[str]) -> int:
+    """Print how a run ended whose folder another machine has; return the exit code.
+
+    Parameters
+    ----------
+    folder : Path
+        As the ServerApp says, on its machine.
+    lines : sequence of str
+        What ``flwr run`` printed.
+    """
+    ends = [match for line in lines if (match := _END.search(line))]
+    status, reason = (ends[-1][1], ends[-1][2]) if ends else ("", "")
+    if status != "ok":
+        said = f"{status}: {reason}" if status else "how the run ended has not been heard here"
+        print(f"fedapp: {said}", file=sys.stderr)
+    print(f"run folder: {folder} (of the server's machine)")
+    return EXIT_CODES.get(status, EXIT_CODES["failed"])
 
 
 def tell_end(folder: Path) -> int:

@@ -19,7 +19,7 @@ from flwr.supercore import log
 
 from fedapp import run_config
 from fedapp.checkpoint import remove_checkpoint
-from fedapp.flower_run import RUN_FOLDER_LINE
+from fedapp.flower_run import RUN_FOLDER_LINE, RUN_STATUS_LINE
 from fedapp.hosted_sites import with_hosted_sites
 from fedapp.prior_runs import totals
 from fedapp.resumption import OWN_FRAMES, resume_faults
@@ -31,6 +31,7 @@ from strategies.exchange import Disclosure, Exchange, TooFewSites
 from strategies.membership import Refused
 from strategies.patience import SilentRuntime
 from tasks.site.faults import SiteFault
+from tasks.site.foreign_text import printable
 from tasks.site.not_estimable import NotEstimable
 
 app = ServerApp()
@@ -84,6 +85,8 @@ def main(grid: Grid, context: Context) -> None:
     except RunFolderError as error:
         raise RunEnded(f"run-dir: {error}") from None
     status = read_document(folder / STATUS)
+    said = ": ".join(filter(None, [str(status["status"]), str(status.get("reason", ""))]))
+    log(INFO, "%s%s", RUN_STATUS_LINE, printable(said, longest=None))
     if status["status"] != "ok":
         log(INFO, "Flower marks the run as failed; what follows is its own trace")
         raise RunEnded(f"{status['status']}: {status.get('reason', '')}") from None

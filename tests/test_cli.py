@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedapp import run_config
+from fedapp import flower_run, run_config
 from fedapp.cli import main
+from fedapp.run_config import Value
 from fedapp.site_data import write_site_files
 
 SMALL = ["survival.rounds=2", "survival.local-steps=1", "report=false"]
@@ -326,3 +328,58 @@ def test_ctrl_c_in_a_command_has_the_code_of_a_shell(
     monkeypatch.setattr("fedapp.run_config.all_keys", stopped)
     assert main(["config"]) == 130
     assert capsys.readouterr().err == "fedapp: stopped\n"
+
+
+def with_superlink(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str, end: str = "", folder: str = "/not/here/run"
+) -> tuple[int, dict[str, Value]]:
+    """Call `run` for a SuperLink of another machine that prints `end`; return code and settings."""
+    given: dict[str, Value] = {}
+
+    def instead(values: dict[str, Value], *, echo: Callable[[str], None], **_: object) -> Path:
+        given.update(values)
+        echo(f"INFO :      run folder: {folder}")
+        if end:
+            echo(f"INFO :      run status: {end}")
+        return Path(folder)
+
+    monkeypatch.setattr(flower_run, "run_with_flower", instead)
+    return main(["run", "survival", "--superlink", "hub", *arguments]), given
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        ("ok", 0, ""),
+        ("refused: south: no file; and more", 3, "fedapp: refused: south: no file; and more"),
+        ("not-estimable: one-class", 4, "fedapp: not-estimable: one-class"),
+        ("failed: train: 1 of 3", 1, "fedapp: failed: train: 1 of 3"),
+        ("", 1, "how the run ended has not been heard here"),
+    ],
+)
+def test_a_run_folder_of_another_machine_is_told_by_what_its_server_printed(
+    end: str,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert with_superlink(monkeypatch, end=end)[0] == code
+    said = capsys.readouterr()
+    assert words in said.err
+    assert bool(words) == bool(said.err)
+    assert said.out.splitlines()[-1] == "run folder: /not/here/run (of the server's machine)"
+
+
+def test_a_named_superlink_says_where_run_folders_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The operator's folder is none of the server's."""
+    monkeypatch.chdir(tmp_path)
+    assert "run-dir" not in with_superlink(monkeypatch)[1]
+    paths = ["run-dir=results", "resume=results/first"]
+    given = with_superlink(monkeypatch, "--set", *paths)[1]
+    assert (given["run-dir"], given["resume"]) == ("results", "results/first")
+    (tmp_path / "results/first").mkdir(parents=True)
+    given = with_superlink(monkeypatch, "--set", *paths)[1]
+    assert given["resume"] == str(tmp_path / "results/first"), "of this machine"
