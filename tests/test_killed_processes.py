@@ -23,24 +23,17 @@ import pandas as pd
 import pytest
 
 from fedapp.checkpoint import CHECKPOINT
-from fedapp.deploy.federation_folder import SERVER, SITES, write_federation
-from fedapp.deploy.plan import Plan
+from fedapp.deploy.federation_folder import SERVER, SITES
 from fedapp.deploy.processes import Service, free_ports, own_environment, service
-from fedapp.deploy.rehearsal import (
-    DATA_FILE,
-    LOGS,
-    RUNS,
-    Federation,
-    is_healthy,
-    online_nodes,
-    running_federation,
-)
+from fedapp.deploy.rehearsal import LOGS, RUNS, Federation, is_healthy, online_nodes
 from fedapp.flower_run import FlowerRunError
+from fedapp.resumption import CONTINUED
 from fedapp.run_config import Value
 from fedapp.run_folder import RunFolder
 from fedapp.run_record import RunRecord
 from fedapp.simulation import simulate
-from fedapp.site_data.dealt_files import write_frame
+from fedapp.vertical_skeleton import SKELETON
+from tests.deployed_sites import deployed_sites
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +62,13 @@ VERTICAL: dict[str, Value] = {
     "vertical-xgboost.num-trees": 1,
     "vertical-xgboost.max-depth": 1,
 }
+
+NUMBERS = {
+    "survival": ("c-index", "ibs"),
+    "roc-glm": ("auc", "auc-variance", "gamma-1", "gamma-2", "deviance", "iterations"),
+    "vertical-xgboost": ("train-loss", "test-loss", "trees-kept"),
+}
+"""Of the summary, equal to the last bit however often a run was interrupted."""
 
 
 def frame_of(site: int) -> pd.DataFrame:
@@ -209,12 +209,8 @@ def processes(started: Processes) -> Processes:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     folder = tmp_path_factory.mktemp("killed") / "federation"
-    (port,) = free_ports(1)
-    plan = Plan(sites=NAMES, host="127.0.0.1", port=port, name="rehearsal")
-    write_federation(plan, folder, data_path=DATA_FILE)
-    for name, frame in zip(NAMES, FRAMES, strict=True):
-        write_frame(frame, folder / SITES / name / DATA_FILE)
-    with ExitStack() as stack, running_federation(plan, folder) as federation:
+    rows = dict(zip(NAMES, FRAMES, strict=True))
+    with ExitStack() as stack, deployed_sites(folder, rows) as federation:
         yield Processes(federation, stack)
 
 
@@ -270,41 +266,65 @@ def test_a_site_killed_in_mid_run_is_missed_and_can_be_started_again(processes: 
     wait_for(lambda: processes.online() == 3, "west again")
 
 
-def test_a_run_ends_when_the_superlink_is_killed_and_goes_on_when_it_is_back(
+def test_runs_end_when_the_superlink_is_killed_and_go_on_when_it_is_back(
     processes: Processes, tmp_path: Path
 ) -> None:
-    survival: dict[str, Value] = {
-        **SURVIVAL,
-        "min-sites": 3,
-        "timeout": BUSY,
-        "survival.rounds": 1,
-    }
-    run = Run(processes.federation, survival)
-    wait_for(lambda: run.has(CHECKPOINT), "a checkpoint")
-    assert run.has("status.json", "running")
+    """A run of each task at the same time, in the middle of its rounds, iterations or trees."""
+    every: dict[str, Value] = {"min-sites": 3, "timeout": BUSY}
+    vertical: dict[str, Value] = {**VERTICAL, **every, "vertical-xgboost.num-trees": 3}
+    tasks = [vertical, {**ROC_GLM, **every}, {**SURVIVAL, **every}]
+    runs = [Run(processes.federation, vertical)]
+    # A tree takes more exchanges than a round: who comes to its checkpoint sooner begins later.
+    wait_for(lambda: runs[0].has("ledger.jsonl", '"labels"'), "a set-up")
+    runs += [Run(processes.federation, values) for values in tasks[1:]]
+    wait_for(lambda: all(run.has(CHECKPOINT) for run in runs), "checkpoints")
+    assert all(run.has("status.json", "running") for run in runs)
     kill(processes.link)
     wait_for(
-        lambda: not run.has("status.json", "running"), "a run without SuperLink", seconds=STOPPED
+        lambda: not any(run.has("status.json", "running") for run in runs),
+        "runs without SuperLink",
+        seconds=STOPPED,
     )
-    killed = run.end("a run without SuperLink")
-    assert killed.status["status"] == "failed"
-    assert "stopped from outside after" in killed.status["reason"]
-    assert killed.ledger
+    for run in runs:
+        killed = run.end("a run without SuperLink")
+        assert killed.status["status"] == "failed"
+        assert "stopped from outside after" in killed.status["reason"]
+        assert killed.ledger
+        assert not {"auc", "ibs", "trees-kept"} & set(killed.summary), "it has no result"
     processes.start_link()
     wait_for(lambda: processes.online() == 3, "SuperNodes that are back")
-    assert run.folder is not None
-    resumed = Run(processes.federation, {**survival, "resume": str(run.folder)})
-    record = resumed.end("the resumed run")
-    assert record.status["status"] == "ok", record.status
-    config = {key: value for key, value in survival.items() if key != "task"}
-    config["run-dir"] = str(tmp_path)
-    whole = simulate("survival", sites=FRAMES, site_names=list(NAMES), config=config)
-    assert record.summary["c-index"] == whole.summary["c-index"]
-    assert resumed.folder is not None
-    with (
-        np.load(resumed.folder / "model.npz") as ours,
-        np.load(whole.run_folder / "model.npz") as theirs,
-    ):
-        for name in set(theirs.files) - {"header"}:
-            assert ours[name].tobytes() == theirs[name].tobytes(), name
-    assert json.loads((run.folder / "continued.json").read_text())
+    resumed = [
+        Run(processes.federation, {**values, "resume": str(run.folder)})
+        for values, run in zip(tasks, runs, strict=True)
+    ]
+    for values, run, again in zip(tasks, runs, resumed, strict=True):
+        record = again.end("the resumed run")
+        assert record.status["status"] == "ok", record.status
+        assert record.summary["resumed-after-round"] >= (record.task != "survival")
+        assert_equals_an_uninterrupted_run(record, values, tmp_path)
+        assert run.folder is not None
+        assert json.loads((run.folder / CONTINUED).read_text())
+
+
+def assert_equals_an_uninterrupted_run(
+    record: RunRecord, values: dict[str, Value], directory: Path
+) -> None:
+    """Numbers and model to the last bit, of a run in this process."""
+    config = {key: value for key, value in values.items() if key != "task"}
+    config["run-dir"] = str(directory)
+    whole = simulate(record.task, sites=FRAMES, site_names=list(NAMES), config=config)
+    for key in NUMBERS[record.task]:
+        assert record.summary[key] == whole.summary[key], key
+    if record.task == "vertical-xgboost":
+        ours, theirs = (
+            json.loads((folder / SKELETON).read_text())
+            for folder in (record.path, whole.run_folder)
+        )
+        assert ours["trees"] == theirs["trees"]
+    elif record.task == "survival":
+        with (
+            np.load(record.path / "model.npz") as our_model,
+            np.load(whole.run_folder / "model.npz") as their_model,
+        ):
+            for name in set(their_model.files) - {"header"}:
+                assert our_model[name].tobytes() == their_model[name].tobytes(), name

@@ -1,9 +1,7 @@
-"""A site's limits on the deployment runtime: a process a message, and a disk between runs."""
+"""A site's limits on the deployment runtime: TLS, a process a message, and a disk between runs."""
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,29 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedapp.deploy.federation_folder import SITES
+from fedapp.run_config import Value
+from fedapp.run_folder import RunFolder
 from fedapp.site_ledger import ledger_document
-from tests.runtimes import SuperLink, call, checkout, superlink, supernode
+from tests.deployed_sites import deployed_sites
 
 pytestmark = pytest.mark.slow
+
+RUN_LIMIT = 240.0
+EVERY: dict[str, Value] = {
+    "task": "roc-glm",
+    "report": False,
+    "min-sites": 2,
+    "timeout": 120.0,
+    "roc-glm.release": "noisy-histogram",
+}
+LIMITS: dict[str, Value] = {
+    "columns": "label=y; score=Wert",
+    "allowed-tasks": "roc-glm",
+    "min-privacy-level": 5,
+    "max-epsilon": 1.2,
+}
+"""Of north, beside the `state-dir` that every site's folder has."""
 
 
 def roc_rows(seed: int) -> pd.DataFrame:
@@ -23,51 +40,32 @@ def roc_rows(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"label": label, "score": rng.beta(2 + label, 3 - label)})
 
 
-def status_of_run(link: SuperLink, app: Path, runs: Path, **config: Any) -> dict[str, Any]:
-    """Run, and return the status file of the newest run folder."""
-    before = set(runs.glob("*/status.json"))
-    every = {"task": "roc-glm", "report": False, "run-dir": str(runs), "timeout": 120.0, **config}
-    words = " ".join(f"{key}={json.dumps(value)}" for key, value in every.items())
-    command = ["flwr", "run", ".", "deployed", "--stream", "--run-config", words]
-    done = call(command, link.environment, cwd=app)
-    new = set(runs.glob("*/status.json")) - before
-    assert len(new) == 1, done.stdout
-    return dict(json.loads(new.pop().read_text()))
-
-
 def test_a_site_keeps_its_limits_over_runs(tmp_path: Path) -> None:
-    app, runs, state = checkout(tmp_path / "app"), tmp_path / "runs", tmp_path / "state"
-    with ExitStack() as stack:
-        link = stack.enter_context(superlink(tmp_path / "flwr", cwd=app, simulation=False))
-        for seed, name in enumerate(("north", "south")):
-            path = tmp_path / f"{name}.csv"
-            table = roc_rows(seed)
-            node: dict[str, bool | int | float | str] = {}
-            if name == "north":
-                table = table.rename(columns={"label": "y", "score": "Wert"})
-                node = {
-                    "columns": "label=y; score=Wert",
-                    "allowed_tasks": "roc-glm",
-                    "min_privacy_level": 5,
-                    "state_dir": str(state),
-                    "max_epsilon": 1.2,
-                }
-            table.to_csv(path, index=False)
-            log = tmp_path / f"{name}.log"
-            started = supernode(
-                link, log, cwd=tmp_path, site_name=name, data_path=str(path), **node
+    folder = tmp_path / "federation"
+    own = roc_rows(0).rename(columns={"label": "y", "score": "Wert"})
+    frames = {"north": own, "south": roc_rows(1)}
+    state = folder / SITES / "north" / "state"
+    with deployed_sites(folder, frames, limits={"north": LIMITS}) as federation:
+
+        def status(**config: Value) -> dict[str, Any]:
+            """How a run ended."""
+            return (
+                RunFolder.open(federation.run({**EVERY, **config}, limit=RUN_LIMIT)).read().status
             )
-            stack.enter_context(started)
-        noisy = {"roc-glm.release": "noisy-histogram"}
-        status = status_of_run(link, app, runs, **noisy)
-        assert status["status"] == "ok", status
+
+        first = status()
+        assert first["status"] == "ok", first
         document = ledger_document(state)
         assert document["epsilon"] == pytest.approx(1.0, rel=1e-6)
         assert [own["released"] for own in document["runs"]] == [1]
-        status = status_of_run(link, app, runs, seed=1, **noisy)
-        assert status["status"] == "refused"
-        assert 'north: node config "max-epsilon" = 1.2' in status["reason"]
-        status = status_of_run(link, app, runs, **noisy, **{"roc-glm.privacy-level": 4})
-        assert 'roc-glm.privacy-level = 4: node config "min-privacy-level" = 5' in status["reason"]
-        assert "Wert" not in status["reason"]
+        second = status(seed=1)
+        assert second["status"] == "refused"
+        assert 'north: node config "max-epsilon" = 1.2' in second["reason"]
+        assert "south" not in second["reason"], "it has no limit"
+        third = status(**{"roc-glm.privacy-level": 4})
+        words = 'roc-glm.privacy-level = 4: node config "min-privacy-level" = 5'
+        assert words in third["reason"]
+        assert "Wert" not in third["reason"]
+        assert federation.dead() == []
     assert ledger_document(state) == document
+    assert not (folder / SITES / "south" / "state" / "privacy-ledger.jsonl").exists()
