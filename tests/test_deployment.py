@@ -1,7 +1,7 @@
 """The deployment runtime as on real hosts: TLS, registered SuperNodes, own files, pinned keys.
 
 One federation of three sites serves all tests: nodes read their data files and keys anew in every
-process, so a test gives the sites other ones and runs.
+process, so a test gives the sites other ones and runs. Vertical models: test_vertical_deployment.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from fedapp.run_folder import RunFolder
 from fedapp.simulation import SimulationResult, read_result, simulate
 from fedapp.site_data.dealt_files import write_frame
 from tasks.secure.identity import create_identity
-from tasks.vertical_xgboost.model_part import ModelPart
 from tests.runtimes import ROOT
-from tests.vertical_frames import cut, random_frame
 
 pytestmark = pytest.mark.slow
 
@@ -112,28 +110,6 @@ def test_survival_equals_the_in_process_run(federation: Federation, tmp_path: Pa
     ):
         arrays = [name for name in ours.files if name != "header"]
         assert all(theirs[name].tobytes() == ours[name].tobytes() for name in arrays)
-
-
-def test_vertical_xgboost_equals_the_in_process_run(federation: Federation, tmp_path: Path) -> None:
-    """Each party keeps its part of the model where its node configuration says."""
-    key = "vertical-xgboost"
-    frames = cut(random_frame(3, rows=90), parties=3, labels="even")
-    config: dict[str, Value] = {f"{key}.num-trees": 1, f"{key}.max-depth": 1, f"{key}.max-bin": 5}
-    config |= {f"{key}.key-bits": 1024, f"{key}.allow-weak-key": True}
-    deployed = run(federation, key, frames, config)
-    assert deployed.summary["status"] == "ok"
-    assert deployed.exchanges == 4 + 2
-    assert "central" not in deployed.summary  # nobody has all columns and labels
-    assert not (deployed.run_folder / "parties").exists()
-    mine = here(tmp_path, key, frames, config)
-    assert deployed.summary["test-loss"] == mine.summary["test-loss"]
-    for name in NAMES:
-        (path,) = (federation.folder / SITES / name / "models").rglob(f"{name}.json")
-        ours, theirs = (
-            ModelPart.load(part) for part in (mine.run_folder / "parties" / f"{name}.json", path)
-        )
-        assert theirs.lookup.records == ours.lookup.records
-        assert [tree.weights for tree in theirs.trees] == [tree.weights for tree in ours.trees]
 
 
 def test_a_site_with_another_key_than_the_pinned_one_is_named(federation: Federation) -> None:
