@@ -26,7 +26,8 @@ from fedapp.deploy.federation_folder import SITES
 from fedapp.deploy.rehearsal import RUNS, Federation
 from fedapp.resumption import CONTINUED
 from fedapp.run_config import Value
-from fedapp.run_folder import RunFolder, RunRecord
+from fedapp.run_folder import RunFolder
+from fedapp.run_record import RunRecord
 from fedapp.simulation import SimulationResult, simulate
 from fedapp.vertical_export import exported_model
 from tasks.vertical_xgboost.model_part import ModelPart, part_path
