@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -19,6 +20,10 @@ os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 with socket.socket() as _probe:
     _probe.bind(("127.0.0.1", 0))
     os.environ["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(_probe.getsockname()[1])
+
+# A shell's background jobs ignore Ctrl-C, and so would what they start; tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

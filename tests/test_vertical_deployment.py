@@ -219,13 +219,13 @@ def resume(federation: Federation, stopped: Path) -> RunRecord:
 def use(
     federation: Federation, trained: RunRecord, mine: SimulationResult, directory: Path
 ) -> None:
-    """Predict, sum importance and export, at the same time."""
+    """Predict, sum importance and export, two at a time."""
 
     def deploy(mode: str) -> RunRecord:
         model = str(trained.summary["model"])
         return deployed(federation, {f"{TASK}.mode": mode, f"{TASK}.model": model})
 
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(2) as pool:
         predicted, summed, exported = pool.map(deploy, ("predict", "importance", "export"))
 
     of_mine: dict[str, Value] = {f"{TASK}.model": str(mine.run_folder)}
@@ -272,7 +272,7 @@ def test_a_server_that_alters_repeats_or_swaps_is_refused(
         return RunFolder.open(folder).read().status
 
     kinds = (hostile_server.ALTERED, hostile_server.REPLAYED, hostile_server.SWAPPED)
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(2) as pool:
         altered, replayed, swapped = (each["reason"] for each in pool.map(refused, kinds))
     for name in ("south", "west"):
         words = f"{name}: message of north for step vertical-labels: it was altered, or is not by"

@@ -143,12 +143,12 @@ def rehearse(
     check_new_folder(folder)
     check_programs()
     app_folder()
+    port = port or free_ports(1)[0]
+    check_port_free(port, what="the SuperLink")
     wanted = rehearsal_values(values, num_sites=len(sites))
     config = run_config.read(wanted)
     frames = rehearsal_frames(config, sites)
     refuse_bad_data(config, frames)
-    port = port or free_ports(1)[0]
-    check_port_free(port, what="the SuperLink")
     plan = Plan(
         sites=tuple(sites),
         host="127.0.0.1",
