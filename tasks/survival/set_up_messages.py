@@ -192,7 +192,8 @@ class StatisticsRequest:
             raise MalformedReply("encoding: must be an encoding of features") from None
         names = texts(record, "median-columns")
         lows, highs = numbers(record, "median-low"), numbers(record, "median-high")
-        if not len(names) == len(set(names)) == lows.size == highs.size or not (lows <= highs).all():
+        alike = len(names) == len(set(names)) == lows.size == highs.size
+        if not alike or (lows > highs).any():
             raise MalformedReply("median-low, median-high: must be ends of a range for each column")
         ranges = zip(lows.tolist(), highs.tolist(), strict=True)
         return cls(read_horizon(record), encoding, dict(zip(names, ranges, strict=True)))
