@@ -71,6 +71,40 @@ def test_a_step_is_answered_for_one_request_of_a_run(
     assert answer(message, context).startswith("second-request: ")
 
 
+def finer_grid(content: RecordDict) -> None:
+    """The same horizon, in one cell more."""
+    setting = content.array_records["setting"]
+    grid, hazard = (setting[name].numpy() for name in ("grid", "cumulative-hazard"))
+    finer = np.linspace(0.0, grid[-1], grid.size + 1)
+    setting["grid"] = Array(finer)
+    setting["cumulative-hazard"] = Array(np.interp(finer, grid, hazard))
+    content.pop("plan")
+
+
+OTHER_TIMES: list[tuple[str, Change]] = [
+    (STATISTICS, put("request", "grid-horizon", 3.0)),
+    (TRAIN, put("config", "grid-horizon", 3.0)),
+    (TRAIN, put("config", "label-cuts", [0.0, 0.5])),
+    (EVALUATE, put("config", "label-cuts", [0.0, 0.5])),
+    (CURVES, put_array("setting", "label-cuts", lambda cuts: np.append(cuts, 2 * cuts[-1]))),
+    (CURVES, finer_grid),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), OTHER_TIMES)
+def test_all_steps_of_a_run_are_on_one_grid_of_times(
+    run: Federation, kind: str, change: Change
+) -> None:
+    """Also the first request of a step: two partitions of time part single rows from others."""
+    message, context = run.grid.again(kind)
+    for key in [key for key in context.state if key.startswith("answered-once")]:
+        del context.state[key]
+    first = copy.deepcopy(context)
+    assert not answer(message, first)
+    change(message.content)
+    assert answer(message, context).startswith("second-request: another grid of times")
+
+
 def test_noise_is_drawn_once_for_a_round(run: Federation) -> None:
     """Without a maximum of epsilon, too: a hundred draws would average out."""
     message, context = run.grid.again(TRAIN)

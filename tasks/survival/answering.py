@@ -6,10 +6,11 @@ server's choice, give single rows by subtraction, and so do noised updates drawn
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
+from numpy.typing import NDArray
 
 from tasks.site.answered_once import answered_once
 from tasks.site.faults import SiteFault
@@ -21,12 +22,13 @@ from tasks.survival.messages import TrainConfig, model_arrays
 from tasks.survival.set_up_messages import StatisticsRequest
 
 _GRID = "survival-grid"
+_ANOTHER_GRID = "another grid of times than the first of this run: sums on two grids are not given"
 
 
 def statistics(message: Message, site: SurvivalSite, context: Context) -> Message:
     """Answer ``statistics``, once in a run."""
     request = read_request(lambda: StatisticsRequest.from_record(message.content))
-    _fix_horizon(context, request.grid_horizon)
+    _fix_grid(context, request.grid_horizon)
     return answered_once(
         message, context, lambda: client.statistics(message, site), step="statistics"
     )
@@ -35,7 +37,7 @@ def statistics(message: Message, site: SurvivalSite, context: Context) -> Messag
 def train(message: Message, site: SurvivalSite, context: Context) -> Message:
     """Answer ``train``, once a round."""
     request = _train_config(message)
-    _fix_horizon(context, request.grid_horizon)
+    _fix_grid(context, request.grid_horizon, request.label_cuts)
     return answered_once(
         message,
         context,
@@ -48,7 +50,7 @@ def train(message: Message, site: SurvivalSite, context: Context) -> Message:
 def evaluate(message: Message, site: SurvivalSite, context: Context) -> Message:
     """Answer ``evaluate``, once in a run."""
     request = _train_config(message)
-    _fix_horizon(context, request.grid_horizon)
+    _fix_grid(context, request.grid_horizon, request.label_cuts)
     return answered_once(message, context, lambda: client.evaluate(message, site), step="evaluate")
 
 
@@ -56,8 +58,11 @@ def curves(message: Message, site: SurvivalSite, context: Context) -> Message:
     """Answer ``curves``, once in a run."""
     request = read_request(lambda: CurvesRequest.from_record(message.content))
     read_request(lambda: model_arrays(message.content))
-    _fix_horizon(context, request.baseline.horizon)
-    if request.plan is not None and not np.array_equal(request.plan.grid, request.baseline.grid):
+    _fix_grid(context, request.baseline.horizon, request.label_cuts)
+    grid = request.baseline.grid
+    if grid.size - 1 != site.config.time_bins:  # a second partition of the same rows
+        raise SiteFault("second-request", _ANOTHER_GRID)
+    if request.plan is not None and not np.array_equal(request.plan.grid, grid):
         raise SiteFault("bad-request", "plan: must be on the grid of the baseline hazard")
     return answered_once(message, context, lambda: client.curves(message, site), step="curves")
 
@@ -68,12 +73,16 @@ def _train_config(message: Message) -> TrainConfig:
     return request
 
 
-def _fix_horizon(context: Context, horizon: float) -> None:
-    """Keep the end of the run's grid of times, and refuse another."""
+def _fix_grid(
+    context: Context, horizon: float, label_cuts: NDArray[np.float64] | None = None
+) -> None:
+    """Keep the run's times, the end of its grid and the cuts of its models, and refuse others."""
     known = context.state.config_records.get(_GRID)
-    if known is not None and cast(float, known["horizon"]) != horizon:
-        raise SiteFault(
-            "second-request",
-            "another grid of times than the first of this run: sums on two grids are not given",
-        )
-    context.state[_GRID] = ConfigRecord({"horizon": float(horizon)})
+    kept: dict[str, Any] = {"horizon": float(horizon)} if known is None else dict(known)
+    if label_cuts is not None:
+        kept.setdefault("label-cuts", label_cuts.tolist())
+    if kept["horizon"] != horizon or (
+        label_cuts is not None and kept["label-cuts"] != label_cuts.tolist()
+    ):
+        raise SiteFault("second-request", _ANOTHER_GRID)
+    context.state[_GRID] = ConfigRecord(kept)
