@@ -17,6 +17,7 @@ from typing import cast
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.constant import DEFAULT_SIMULATION_CONFIG, TaskType
 
@@ -72,6 +73,10 @@ class HostingGrid(WrappedGrid):
     def get_node_ids(self) -> Iterable[int]:
         """Return one id a site."""
         return list(range(1, self.num_sites + 1))
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the sites, as nodes."""
+        return [NodeInfo(node_id=site) for site in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages of one type; those to sites of one host go together."""

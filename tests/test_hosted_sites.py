@@ -131,6 +131,15 @@ def test_every_site_is_asked_once_with_its_own_message_and_partition() -> None:
     assert all(set(reply.content) == {"answer", "again"} for reply in replies)
 
 
+def test_nodes_are_the_sites_and_not_their_hosts() -> None:
+    """A strategy that asks for nodes, as Flower's may, gets those that it can address."""
+    grid = hosting(5)
+    exchange = Exchange.around(grid)
+    exchange.admit({node: f"site-{node - 1}" for node in exchange.get_node_ids()})
+    for one in (grid, exchange):
+        assert [node.node_id for node in one.get_nodes()] == [1, 2, 3, 4, 5]
+
+
 def test_sites_of_one_node_have_states_of_their_own() -> None:
     grid = hosting(5)
     ask(grid)
