@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parsed = _parser().parse_args(arguments)
         code = int(parsed.command(parsed))
-        sys.stdout.flush()
+        print(end="", flush=True)  # unlike `sys.stdout.flush`, also where standard output is closed
         return code
     except BrokenPipeError:
         # Who reads, as `| head`, has seen enough. What is left in the buffer has nowhere to go.

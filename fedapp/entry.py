@@ -2,7 +2,7 @@
 
 Importing takes a second or more, and an exception that a signal raises there comes out of
 whichever module is just being imported, with its trace. Nothing is begun by then, so the process
-just ends.
+just ends. Where Ctrl-C is ignored, as in the background of a script, it stays so.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ STOPPED = 130
 
 def main() -> int:
     """Import the command line, run it, and return its exit code."""
-    before = signal.signal(signal.SIGINT, _leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
     from fedapp.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()
 
 

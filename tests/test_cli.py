@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedapp import flower_run, run_config
+from fedapp import entry, flower_run, run_config
 from fedapp.cli import main
 from fedapp.run_config import Value
 from fedapp.site_data import write_site_files
@@ -317,6 +317,25 @@ def test_ctrl_c_while_it_starts_ends_it_quietly(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == b""
+
+
+def test_ctrl_c_that_is_ignored_stays_so_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the background of a script: signals of a terminal are not for it."""
+    set_to: list[object] = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)
+    monkeypatch.setattr(signal, "signal", lambda _, handler: set_to.append(handler))
+    monkeypatch.setattr("fedapp.cli.main", lambda: 0)
+    assert entry.main() == 0
+    assert set_to == []
+
+
+def test_standard_output_may_be_closed() -> None:
+    """As a service manager or `>&-` leaves it: Python has none then."""
+    command = [sys.executable, "-m", "fedapp.cli", "config", "seed"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_ctrl_c_in_a_command_has_the_code_of_a_shell(
