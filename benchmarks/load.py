@@ -40,7 +40,8 @@ from deployed import Watch, federation, simulated_run  # noqa: E402
 from load_sites import Spent, sites_apart  # noqa: E402
 
 from fedapp import simulation  # noqa: E402
-from fedapp.run_folder import RunFolder, RunRecord  # noqa: E402
+from fedapp.run_folder import RunFolder  # noqa: E402
+from fedapp.run_record import RunRecord  # noqa: E402
 from fedapp.site_data import write_site_files  # noqa: E402
 
 Config = dict[str, Any]

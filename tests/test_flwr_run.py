@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedapp.entry import STOPPED
 from fedapp.run_folder import RunFolder
 from fedapp.simulation import read_result, simulate
 from tests.runtimes import SuperLink, call, checkout, superlink
@@ -180,7 +181,7 @@ def test_flwr_stop_is_told_in_the_run_folder(app: Path, link: SuperLink, tmp_pat
                 child.kill()
         output.seek(0)
         said = output.read()
-    assert child.returncode == 1, said
+    assert child.returncode == STOPPED, said
     assert "has been stopped (flwr stop" in said
     (folder,) = tmp_path.iterdir()
     wait_for(lambda: "running" not in (folder / "status.json").read_text())

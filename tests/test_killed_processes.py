@@ -321,10 +321,13 @@ def assert_equals_an_uninterrupted_run(
             for folder in (record.path, whole.run_folder)
         )
         assert ours["trees"] == theirs["trees"]
+        assert ours["trees"]
     elif record.task == "survival":
         with (
             np.load(record.path / "model.npz") as our_model,
             np.load(whole.run_folder / "model.npz") as their_model,
         ):
-            for name in set(their_model.files) - {"header"}:
+            arrays = set(their_model.files) - {"header"}
+            assert arrays
+            for name in arrays:
                 assert our_model[name].tobytes() == their_model[name].tobytes(), name
