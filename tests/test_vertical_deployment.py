@@ -243,7 +243,8 @@ def use(
 
     out = directory / "model.json"
     process = fedapp(federation, "export-model", str(exported.path), "--out", str(out))
-    assert process.wait(timeout=60) == 0
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
     document, _ = exported_model(mine.run_folder)
     assert json.loads(out.read_text()) == document
     booster = xgboost.Booster()
