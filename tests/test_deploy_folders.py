@@ -98,6 +98,25 @@ def test_the_operator_s_connection_trusts_the_authority_alone(folder: Path) -> N
     assert trusted == (folder / "authority" / "ca.crt").read_bytes()
 
 
+def test_paths_do_not_lead_through_the_folder_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "app").mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    words = ["--sites", "a,b", "--host", PLAN.host, "--out", "../federation"]
+    assert main(["deploy", "init", *words]) == 0
+    made = tmp_path.resolve() / "federation"
+    assert f"{made}: read README.md there first" in capsys.readouterr().out.splitlines()
+    config = tomllib.loads((made / "operator" / "config.toml").read_text())["superlink"]
+    assert config["federation"]["root-certificates"] == str(made / "operator" / "ca.crt")
+
+
+def test_the_check_of_the_server_prints_the_status(folder: Path) -> None:
+    guide = (folder / "server" / "README.md").read_text()
+    command = r"curl --cacert ca.crt -w '%{http_code}\n' https://hub.example.org:8443/health"
+    assert command in [line.strip() for line in guide.splitlines()]
+
+
 def test_scripts_units_and_compose_files_are_sound(folder: Path) -> None:
     scripts = sorted(folder.rglob("*.sh"))
     assert len(scripts) == 2 + len(SITES)

@@ -135,7 +135,7 @@ def test_nothing_is_written_over_unless_it_is_said(
         (("--sites", "2", "--by", "hospital", "--kind", "iid"), "not with --kind iid"),
         (("--sites", "3", "--by", "hospital"), "has 2 values, but there are 3 sites"),
         (("--by", "ward"), 'column "ward", by which rows are dealt, is missing'),
-        (("--sites", "2", "--vertical", "--id", "nr"), 'no column "nr" in the data'),
+        (("--sites", "2", "--vertical", "--id", "nr"), '"nr" in the data (column of ids)'),
         (("--sites", "9", "--vertical"), "too few for 9 parties"),
         (("--sites", "a,b", "--vertical", "--labels-at", "c"), "no site c; the sites are a, b"),
         (("--sites", "a,b", "--vertical", "--labels-at", "b,b"), "--labels-at: b more than once"),

@@ -251,7 +251,7 @@ def _init(options: argparse.Namespace) -> int:
     keys = write_federation(plan, options.out, public_keys=sent)
     for site in plan.sites:
         print(f"{site}: fingerprint {keys[site].fingerprint}")
-    print(f"{options.out.absolute()}: read README.md there first")
+    print(f"{options.out.resolve()}: read README.md there first")
     return 0
 
 

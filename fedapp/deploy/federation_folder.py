@@ -191,7 +191,7 @@ def _write_operator(
     write_text(folder / "ca.crt", authority.decode())
     for site in plan.sites:
         write_text(folder / "public-keys" / f"{site}.pub", f"{keys[site].supernode}\n")
-    root = toml_value(str((folder / "ca.crt").absolute()))
+    root = toml_value(str((folder / "ca.crt").resolve()))
     write_text(
         folder / "config.toml",
         f"# The connection for Flower's configuration. Change the path if this folder moves.\n"

@@ -76,9 +76,9 @@ Needs Python 3.11 or newer, and the app's packages (`pip install .` in the folde
 
 It listens at port {plan.port} of all addresses; `SUPERLINK_LISTEN` names another one,
 `SUPERLINK_PORT` another port. Sites and operator connect to `{plan.address}`; the server connects
-to nobody. Check it from another machine:
+to nobody. Where it is up, this prints 200 and nothing else, from another machine too:
 
-    curl --cacert ca.crt https://{plan.address}/health
+    curl --cacert ca.crt -w '%{{http_code}}\\n' https://{plan.address}/health
 
 - **Who reaches this port can start runs and register SuperNodes**: Flower 1.42 authenticates
   SuperNodes, and accounts only with an OpenID Connect service. Open the port to the addresses of

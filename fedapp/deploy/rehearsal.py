@@ -160,12 +160,12 @@ def rehearse(
     write_federation(plan, folder, data_path=DATA_FILE)
     for site, frame in frames.items():
         write_frame(frame, folder / SITES / site / DATA_FILE)
-    echo(f"federation of {len(sites)} sites at {plan.address}, in {folder.absolute()}")
+    echo(f"federation of {len(sites)} sites at {plan.address}, in {folder.resolve()}")
     with running_federation(plan, folder, echo=echo) as federation:
         run = federation.run(_for_nodes(wanted), limit=limit, echo=echo)
         for words in federation.dead():
             echo(f"fedapp: {words}")
-    echo(f"all processes have ended; their logs are in {folder.absolute() / LOGS}")
+    echo(f"all processes have ended; their logs are in {folder.resolve() / LOGS}")
     return run
 
 

@@ -110,11 +110,12 @@ def party_table(
 
 
 def _check(joined: pd.DataFrame, spread: Spread, *, site: int, sites: int, seed: int) -> None:
-    needed = [spread.label] if spread.number_rows else [spread.id, spread.label]
-    needed += [spread.weight] if spread.weight else []
-    missing = [name for name in needed if name not in joined.columns]
+    needed = {} if spread.number_rows else {"ids": spread.id}
+    needed |= {"labels": spread.label} | ({"weights": spread.weight} if spread.weight else {})
+    missing = [(of, name) for of, name in needed.items() if name not in joined.columns]
     if missing:
-        raise SiteFault("unknown-column", *(f'no column "{name}" in the data' for name in missing))
+        faults = [f'no column "{name}" in the data (column of {of})' for of, name in missing]
+        raise SiteFault("unknown-column", *faults)
     if spread.id == spread.label:
         raise SiteFault("unknown-column", f'id and label are both "{spread.id}"')
     if spread.weight and spread.weight in (spread.id, spread.label):
