@@ -280,7 +280,7 @@ def _audit(options: argparse.Namespace) -> int:
 def _site_ledger(options: argparse.Namespace) -> int:
     from fedapp.site_ledger import has_ledger, ledger_document, table_of
 
-    if options.folder.is_dir() and not has_ledger(options.folder):
+    if not options.json and options.folder.is_dir() and not has_ledger(options.folder):
         print(f"{options.folder}: no ledger here: no run has begun under a max-epsilon")
         return 0
     try:

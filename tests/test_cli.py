@@ -285,6 +285,9 @@ def test_a_folder_without_a_ledger_is_said_and_left_as_it_is(
 ) -> None:
     assert main(["site-ledger", str(tmp_path)]) == 0
     assert "no ledger here" in capsys.readouterr().out
+    assert main(["site-ledger", str(tmp_path), "--json", "--max-epsilon", "3"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["runs"], document["left"]) == ([], 3.0)
     assert not list(tmp_path.iterdir())
 
 
