@@ -57,7 +57,9 @@ def ledger_document(
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
-    known = last_limit(folder)
+    # Reading takes a file lock, which would leave its file in a folder without a ledger.
+    begun = has_ledger(folder)
+    known = last_limit(folder) if begun else None
     if known is not None:
         max_epsilon = known[0] if max_epsilon is None else max_epsilon
         max_delta = known[1] if max_delta is None else max_delta
@@ -66,7 +68,7 @@ def ledger_document(
         raise ValueError(f"--max-delta {delta:g}: must be between 0 and 1, both excluded")
     if max_epsilon is not None and not 0 < max_epsilon < float("inf"):
         raise ValueError(f"--max-epsilon {max_epsilon:g}: must be a finite number above 0")
-    reservations = read_ledger(folder)
+    reservations = read_ledger(folder) if begun else []
     total = spent(reservations, delta=delta)
     document: dict[str, Any] = {
         "runs": [
