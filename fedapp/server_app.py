@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from logging import ERROR, INFO, WARNING
@@ -127,23 +127,24 @@ def run_task(
     chosen, chosen_runtime = config.flat(), _runtime(grid)
     if own_frames:
         chosen[f"{config.general.task}.data"] = OWN_FRAMES
-    folder.write_config(
-        chosen,
-        seed=config.general.seed,
-        runtime=chosen_runtime,
-        defaults=run_config.defaults(),
-        meanings={key.name: key.meaning for key in run_config.all_keys()},
-    )
-    if chosen.get(f"{config.general.task}.privacy-level") == 1:
-        log(WARNING, "%s.privacy-level = 1: %s", config.general.task, UNPROTECTED)
-    if unfit := [*site_faults, *resume_faults(chosen)]:
-        return _end(folder, "refused", "; ".join(unfit), {}, None, started)
-    exchange = Exchange.around(
-        with_hosted_sites(grid, config.general.num_sites),
-        timeout=config.general.timeout,
-        min_sites=config.general.min_sites,
-        disclosures=task_module(config.general.task).disclosures(config),
-    )
+    with _early_stop_told(folder, started):
+        folder.write_config(
+            chosen,
+            seed=config.general.seed,
+            runtime=chosen_runtime,
+            defaults=run_config.defaults(),
+            meanings={key.name: key.meaning for key in run_config.all_keys()},
+        )
+        if chosen.get(f"{config.general.task}.privacy-level") == 1:
+            log(WARNING, "%s.privacy-level = 1: %s", config.general.task, UNPROTECTED)
+        if unfit := [*site_faults, *resume_faults(chosen)]:
+            return _end(folder, "refused", "; ".join(unfit), {}, None, started)
+        exchange = Exchange.around(
+            with_hosted_sites(grid, config.general.num_sites),
+            timeout=config.general.timeout,
+            min_sites=config.general.min_sites,
+            disclosures=task_module(config.general.task).disclosures(config),
+        )
     # What was disclosed is written down at once: a run that is killed must not hide it.
     exchange.after_exchange = folder.append_ledger  # type: ignore[assignment]  # checked there
     ending = _Ending(folder, exchange, started)
@@ -154,6 +155,17 @@ def run_task(
         log(INFO, "report: %s", write_report(folder.path))
     log(INFO, "%s%s", RUN_FOLDER_LINE, folder.path)
     return folder.path
+
+
+@contextmanager
+def _early_stop_told(folder: RunFolder, started: float) -> Iterator[None]:
+    """Write that a run was stopped while it was prepared: a task takes seconds to import."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        words = f"stopped ({type(error).__name__}) before the first exchange"
+        _end(folder, "failed", words, {}, None, started)
+        raise
 
 
 def _run_to_its_end(ending: _Ending, config: RunConfig, *, leaves_with_flower: bool) -> None:

@@ -57,6 +57,22 @@ def test_sigterm_of_an_in_process_run_is_told(tmp_path: Path) -> None:
     assert child.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_stop_while_the_task_is_imported_is_told(
+    stop: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(task: str) -> None:
+        raise stop
+
+    monkeypatch.setattr("fedapp.server_app.task_module", stopped)
+    with pytest.raises(stop):
+        simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    status = RunFolder.open(folder).read().status
+    assert status["status"] == "failed"
+    assert status["reason"] == f"stopped ({stop.__name__}) before the first exchange"
+
+
 def test_the_handler_of_sigterm_is_there_only_during_a_run(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     simulate("survival", config={**QUICK, "run-dir": str(tmp_path)})
