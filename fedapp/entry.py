@@ -1,4 +1,4 @@
-"""What the command ``fedapp`` starts: imports the rest so that Ctrl-C ends it quietly meanwhile.
+"""What the command ``fedapp`` starts: sets up the process, so that Ctrl-C ends imports quietly.
 
 Importing takes a second or more, and an exception that a signal raises there comes out of
 whichever module is just being imported, with its trace. Nothing is begun by then, so the process
@@ -7,6 +7,7 @@ just ends. Where Ctrl-C is ignored, as in the background of a script, it stays s
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ STOPPED = 130
 
 def main() -> int:
     """Import the command line, run it, and return its exit code."""
+    # Also into a pipe or file lines go as they come, and before what standard error says of them.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     from fedapp.cli import main as run

@@ -148,7 +148,8 @@ def test_a_second_checkout_is_not_mixed_up_with_the_first(link: SuperLink, tmp_p
 def test_fedapp_run_says_by_its_exit_code_what_happened(
     app: Path, link: SuperLink, tmp_path: Path
 ) -> None:
-    environment = {**link.environment, "PYTHONPATH": str(app)}
+    # Buffered as it is by default: lines have to come in their order nevertheless.
+    environment = {**link.environment, "PYTHONPATH": str(app), "PYTHONUNBUFFERED": ""}
     run_dir = ["--set", f"run-dir={tmp_path}"]
     data = tmp_path / "all-censored.csv"
     data.write_text("time,event,x\n" + "".join(f"{k + 1},0,{k % 7}\n" for k in range(60)))
